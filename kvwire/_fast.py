@@ -1,0 +1,242 @@
+"""The fast path: two msgspec decoders, one for array events and one for map events, chosen by the first byte of the
+first event.
+
+Each decodes straight into subclasses of the neutral classes. What they refuse, and what they cannot judge, is left to
+`kvwire._walk`; what they accept means the same there (a property test holds the two together).
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any, ClassVar
+
+import msgspec
+
+from kvwire._msgpack import header, refuse_ext
+from kvwire._walk import prefixed_salt
+from kvwire.errors import ShapeError
+from kvwire.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
+
+_raw_tokens = BlockStored.token_ids  # type: ignore[misc]
+_tokens = msgspec.msgpack.Decoder(list[int | str | tuple[int, int]])
+
+
+class SaltSlot(msgspec.Struct, gc=False):
+    """A metadata map in slot 7 or 14, before its salt is moved to where it belongs."""
+
+    cache_salt: str
+
+
+class ArrayStored(
+    BlockStored, array_like=True, tag_field="type", tag="BlockStored", eq=False, gc=False, forbid_unknown_fields=True
+):
+    """`BlockStored` by position. Fields past slot 14 exist only as nil, so that an unknown slot is never misread."""
+
+    tag: ClassVar[str] = "BlockStored"
+
+    lora_name: str | SaltSlot | None = None  # type: ignore[assignment]
+    cache_salt: SaltSlot | None = None  # type: ignore[assignment]
+    session_id: None = None
+    lookahead_token_ids: None = None
+
+
+class ArrayRemoved(
+    BlockRemoved, array_like=True, tag_field="type", tag="BlockRemoved", eq=False, gc=False, forbid_unknown_fields=True
+):
+    """`BlockRemoved` by position."""
+
+    tag: ClassVar[str] = "BlockRemoved"
+
+
+class ArrayCleared(
+    AllBlocksCleared,
+    array_like=True,
+    tag_field="type",
+    tag="AllBlocksCleared",
+    eq=False,
+    gc=False,
+    forbid_unknown_fields=True,
+):
+    """`AllBlocksCleared` by position."""
+
+    tag: ClassVar[str] = "AllBlocksCleared"
+
+
+class LazyArrayStored(ArrayStored, tag="BlockStored", eq=False, gc=False):
+    """`ArrayStored` whose tokens stay bytes until they are asked for."""
+
+    token_ids: msgspec.Raw  # type: ignore[assignment]
+
+
+class LazyMapStored(BlockStored, tag="BlockStored", eq=False, gc=False):
+    """`BlockStored` whose tokens stay bytes until they are asked for."""
+
+    token_ids: msgspec.Raw  # type: ignore[assignment]
+
+
+def _lazy_tokens(event: Any) -> Any:
+    found = _raw_tokens.__get__(event)  # type: ignore[attr-defined]
+    if isinstance(found, msgspec.Raw):
+        if bytes(found) == b"\xc0":
+            found = []
+        else:
+            try:
+                found = _tokens.decode(found)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise ShapeError(
+                    "token_ids has the wrong type",
+                    key="token_ids",
+                    tag="BlockStored",
+                    expected="an array of token ids",
+                    got=str(error),
+                ) from error
+        _raw_tokens.__set__(event, found)  # type: ignore[attr-defined]
+    return found
+
+
+def _set_tokens(event: Any, value: Any) -> None:
+    _raw_tokens.__set__(event, value)  # type: ignore[attr-defined]
+
+
+for _lazy in (LazyArrayStored, LazyMapStored):
+    _lazy.token_ids = property(_lazy_tokens, _set_tokens)  # type: ignore[assignment]
+
+
+class _ArrayBatch(EventBatch, array_like=True, eq=False, gc=False):
+    events: list[ArrayStored | ArrayRemoved | ArrayCleared]
+
+
+class _MapBatch(EventBatch, array_like=True, eq=False, gc=False):
+    events: list[BlockStored | BlockRemoved | AllBlocksCleared]
+
+
+class _LazyArrayBatch(EventBatch, array_like=True, eq=False, gc=False):
+    events: list[LazyArrayStored | ArrayRemoved | ArrayCleared]
+
+
+class _LazyMapBatch(EventBatch, array_like=True, eq=False, gc=False):
+    events: list[LazyMapStored | BlockRemoved | AllBlocksCleared]
+
+
+class _Keyed(msgspec.Struct, array_like=True, gc=False):
+    ts: msgspec.Raw
+    events: list[dict[str, msgspec.Raw]]
+
+
+class _Raws(msgspec.Struct, array_like=True, gc=False):
+    ts: msgspec.Raw
+    events: list[msgspec.Raw]
+
+
+array_decode = msgspec.msgpack.Decoder(_ArrayBatch, ext_hook=refuse_ext).decode
+map_decode = msgspec.msgpack.Decoder(_MapBatch, ext_hook=refuse_ext).decode
+lazy_array_decode = msgspec.msgpack.Decoder(_LazyArrayBatch, ext_hook=refuse_ext).decode
+lazy_map_decode = msgspec.msgpack.Decoder(_LazyMapBatch, ext_hook=refuse_ext).decode
+_keyed = msgspec.msgpack.Decoder(_Keyed).decode
+_split = msgspec.msgpack.Decoder(_Raws).decode
+
+
+def events_are_maps(payload: bytes) -> bool:
+    """Whether the first event is a map. False for an array, no event at all, or anything out of the ordinary."""
+    try:
+        if payload[1] != 0xCB:
+            return _slow_sniff(payload)
+        first = payload[10]
+        if first >= 0xDC:
+            at = 13 if first == 0xDC else 15
+        else:
+            at = 11
+        first = payload[at]
+    except IndexError:
+        return False
+    return 0x80 <= first < 0x90 or first in (0xDE, 0xDF)
+
+
+def _slow_sniff(payload: bytes) -> bool:
+    try:
+        events = _split(payload).events
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    if not events:
+        return False
+    first: int = memoryview(events[0])[0]
+    return 0x80 <= first < 0x90 or first in (0xDE, 0xDF)
+
+
+def settle_array_salts(payload: bytes, events: list[Any]) -> bool:
+    """Move each salt to ``cache_salt``. False when an event has two different ones, which the walk will name."""
+    if b"cache" not in payload:
+        return True
+    for event in events:
+        if event.tag != "BlockStored":
+            continue
+        found = set()
+        if type(event.lora_name) is SaltSlot:
+            found.add(event.lora_name.cache_salt)
+            event.lora_name = None
+        if type(event.cache_salt) is SaltSlot:
+            found.add(event.cache_salt.cache_salt)
+            event.cache_salt = None
+        prefixed = prefixed_salt(event.extra_keys)
+        if prefixed is not None:
+            found.add(prefixed)
+        if len(found) > 1:
+            return False
+        if found:
+            event.cache_salt = found.pop()
+    return True
+
+
+def settle_map_salts(payload: bytes, events: list[Any]) -> bool:
+    """As `settle_array_salts`, for map events."""
+    if b"dynamo-cache-salt:" not in payload:
+        return True
+    for event in events:
+        if event.tag != "BlockStored":
+            continue
+        prefixed = prefixed_salt(event.extra_keys)
+        if prefixed is not None:
+            if event.cache_salt not in (None, prefixed):
+                return False
+            event.cache_salt = prefixed
+    return True
+
+
+def keys_are_unique(payload: bytes) -> bool:
+    """Whether no map event has a key twice.
+
+    msgspec keeps the last value of a repeated key without a word. The bytes of the keys and values that are left are
+    added up: when they fill the events to the last byte, nothing was repeated. Otherwise (a long header, say) each
+    event's header is compared with the keys that are left.
+    """
+    keyed = _keyed(payload).events
+    raws = _split(payload).events
+    inside = sum(map(len, chain.from_iterable(keyed))) + sum(map(len, keyed))
+    inside += sum(map(len, chain.from_iterable(event.values() for event in keyed)))
+    if inside + len(keyed) == sum(map(len, raws)):
+        return True
+    return all(header(bytes(memoryview(raw)[:5]))[0] == len(event) for raw, event in zip(raws, keyed, strict=True))
+
+
+def unknown_keys(payload: bytes) -> frozenset[str]:
+    """The keys of map events that are no neutral field."""
+    seen = frozenset(chain.from_iterable(_keyed(payload).events))
+    return seen - _NEUTRAL
+
+
+_NEUTRAL = frozenset(("type", *BlockStored.__struct_fields__))
+
+
+def may_hide_extras(payload: bytes) -> bool:
+    """Whether decoding may have passed over an event, slot or key that no dialect knows."""
+    try:
+        if not events_are_maps(payload):
+            array_decode(payload)
+            return len(_split(payload).events) == 0
+        map_decode(payload)
+        return bool(unknown_keys(payload))
+    except _REFUSED:
+        return True
+
+
+_REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError, OverflowError)

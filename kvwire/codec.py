@@ -1,0 +1,343 @@
+"""Bytes to neutral events and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, Literal
+
+import msgspec
+
+from kvwire import _fast as fast
+from kvwire._walk import SALT_PREFIX, Reading, prefixed_salt, walk
+from kvwire.detection import Detection, detect
+from kvwire.dialects import DIALECTS, Dialect, Encoding, get_dialect, wire
+from kvwire.dialects.base import METADATA, EventLayout
+from kvwire.errors import InvalidEventError, LossyEncodeError, UsageError
+from kvwire.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, PartialBatch
+
+__all__ = ["Decoder", "Detection", "Encoder", "decode", "detect", "encode", "translate"]
+
+OnError = Literal["raise", "collect"]
+OnLoss = Literal["error", "drop"]
+Payload = bytes | bytearray | memoryview
+
+_REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError, OverflowError)
+_NEUTRAL_CLASSES: dict[str, type[Any]] = {
+    "BlockStored": BlockStored,
+    "BlockRemoved": BlockRemoved,
+    "AllBlocksCleared": AllBlocksCleared,
+}
+
+
+class Decoder:
+    """Reads payloads; make one and keep it.
+
+    Args:
+        dialect: id, alias or release (``slot8``, ``8-slot``, ``sglang==0.5.19``) that the slots are read as; None reads
+            every dialect, each event as the dialect that it fits.
+        strict: accept exactly that dialect: nothing missing, nothing extra, no unknown tag.
+        skip_tokens: leave token ids as bytes until an event's ``token_ids`` is asked for.
+        on_error: ``raise`` the first fault, or ``collect`` them and hand back the events that could be read.
+
+    Raises:
+        DialectError: no such dialect. UsageError: ``strict`` without a dialect.
+    """
+
+    def __init__(
+        self,
+        dialect: str | Dialect | None = None,
+        *,
+        strict: bool = False,
+        skip_tokens: bool = False,
+        on_error: OnError = "raise",
+    ) -> None:
+        if strict and dialect is None:
+            raise UsageError("strict decoding needs a dialect, e.g. Decoder('slot7', strict=True)")
+        if on_error not in ("raise", "collect"):
+            raise UsageError(f'on_error is "raise" or "collect", not {on_error!r}')
+        self.dialect = None if dialect is None else get_dialect(dialect)
+        self.strict = strict
+        self.skip_tokens = skip_tokens
+        self.on_error: OnError = on_error
+        self._array = fast.lazy_array_decode if skip_tokens else fast.array_decode
+        self._map = fast.lazy_map_decode if skip_tokens else fast.map_decode
+        self._foreign = None if self.dialect is None else _foreign_fields(self.dialect)
+
+    def __repr__(self) -> str:
+        told = self.dialect.id if self.dialect else None
+        return f"Decoder({told!r}, strict={self.strict}, skip_tokens={self.skip_tokens}, on_error={self.on_error!r})"
+
+    def decode(self, payload: Payload) -> EventBatch:
+        """Read one payload.
+
+        With ``on_error="collect"`` the result is a `PartialBatch`, whose ``faults`` and ``skipped`` say what is not in
+        ``events``; it raises only when not even the list of events can be reached.
+
+        Raises:
+            WireError: the bytes are wrong; nothing else is raised for any bytes.
+            UsageError: the payload is not a bytes-like object.
+        """
+        if type(payload) is not bytes:
+            payload = _as_bytes(payload)
+        batch = None if self.strict else self._quick(payload)
+        if batch is None:
+            return self._thorough(payload)
+        if self.on_error == "collect":
+            return PartialBatch(batch.ts, batch.events, batch.dp_rank)
+        return batch
+
+    def _quick(self, payload: bytes) -> EventBatch | None:
+        try:
+            if fast.events_are_maps(payload):
+                batch: EventBatch = self._map(payload)
+                sound = fast.settle_map_salts(payload, batch.events) and fast.keys_are_unique(payload)
+            else:
+                batch = self._array(payload)
+                sound = fast.settle_array_salts(payload, batch.events)
+        except _REFUSED:
+            return None
+        if not sound or not math.isfinite(batch.ts):
+            return None
+        if self._foreign is not None and self._foreign(batch.events):
+            return None
+        return batch
+
+    def _thorough(self, payload: bytes) -> EventBatch:
+        collect = self.on_error == "collect"
+        found = walk(payload, self.dialect, strict=self.strict, keep_going=collect)
+        if collect:
+            return PartialBatch(found.ts, list(found.events), found.dp_rank, found.faults, found.skipped)
+        return EventBatch(found.ts, list(found.events), found.dp_rank)
+
+
+def _foreign_fields(dialect: Dialect) -> Callable[[Sequence[Any]], bool]:
+    """A test for events that the universal reading may have read otherwise than the dialect's own."""
+    wanted_map = dialect.encoding is Encoding.MAP
+    getters = {}
+    for tag, layout in dialect.events.items():
+        lost = tuple(name for name in _NEUTRAL_CLASSES[tag].__struct_fields__ if name not in layout.carried)
+        getters[tag] = attrgetter(*lost) if lost else None
+    array_types = (fast.ArrayStored, fast.ArrayRemoved, fast.ArrayCleared)
+
+    def foreign(events: Sequence[Any]) -> bool:
+        for event in events:
+            if isinstance(event, array_types) is wanted_map:
+                return True
+            getter = getters[event.tag]
+            if getter is None or wanted_map:
+                continue
+            values = getter(event)
+            if any(value is not None for value in (values if isinstance(values, tuple) else (values,))):
+                return True
+        return False
+
+    return foreign
+
+
+def _as_bytes(payload: Any) -> bytes:
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        return bytes(payload)
+    try:
+        return bytes(memoryview(payload))
+    except TypeError:
+        raise UsageError(f"a payload is bytes, not {type(payload).__name__}") from None
+
+
+class Encoder:
+    """Writes batches in one dialect; make one and keep it.
+
+    Args:
+        dialect: id, alias or release.
+        on_loss: what to do with a field that the dialect cannot carry: raise (``error``), or leave it out (``drop``).
+
+    Raises:
+        DialectError: no such dialect.
+    """
+
+    def __init__(self, dialect: str | Dialect, on_loss: OnLoss = "error") -> None:
+        if on_loss not in ("error", "drop"):
+            raise UsageError(f'on_loss is "error" or "drop", not {on_loss!r}')
+        self.dialect = get_dialect(dialect)
+        self.on_loss: OnLoss = on_loss
+        self._writers = {tag: _Writer(self.dialect, layout) for tag, layout in self.dialect.events.items()}
+        self._own = tuple(layout.struct for layout in self.dialect.events.values())
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    def __repr__(self) -> str:
+        return f"Encoder({self.dialect.id!r}, on_loss={self.on_loss!r})"
+
+    def encode(self, batch: EventBatch) -> bytes:
+        """The bytes that a release of this dialect writes for the batch.
+
+        Events may be neutral, or this dialect's own structs.
+
+        Raises:
+            LossyEncodeError: a field that the dialect cannot carry, unless ``on_loss="drop"``.
+            InvalidEventError: a value that cannot be written.
+        """
+        if not isinstance(batch, EventBatch):
+            raise InvalidEventError(f"expected an EventBatch, got {type(batch).__name__}")
+        events = [self.to_wire(event, index) for index, event in enumerate(batch.events)]
+        try:
+            ts = float(batch.ts)
+        except (TypeError, ValueError, OverflowError):
+            ts = math.nan
+        if not math.isfinite(ts):
+            raise InvalidEventError(f"ts is seconds since the epoch, a finite number, not {batch.ts!r}")
+        framed: Any
+        if "dp_rank" in self.dialect.batch_fields:
+            framed = wire.Batch3(ts, events, batch.dp_rank)
+        else:
+            if batch.dp_rank is not None and self.on_loss == "error":
+                raise LossyEncodeError(
+                    "dp_rank",
+                    dialect=self.dialect.id,
+                    event_index=None,
+                    tag=None,
+                    carriers=tuple(d.id for d in DIALECTS.values() if "dp_rank" in d.batch_fields),
+                )
+            framed = wire.Batch2(ts, events)
+        try:
+            return self._encode(framed)
+        except (TypeError, OverflowError, ValueError, RecursionError) as error:
+            raise self._blame(events, error) from error
+
+    def to_wire(self, event: Any, index: int = 0) -> msgspec.Struct:
+        """One neutral event as this dialect's own struct. ``index`` is its position in the batch, for the errors."""
+        if isinstance(event, self._own):
+            return event
+        writer = self._writers.get(getattr(event, "tag", None) or "")
+        if writer is None:
+            raise InvalidEventError(
+                f"events[{index}] is a {type(event).__name__}, which is neither a neutral event nor one of {self.dialect.id}"
+            )
+        return writer.write(event, index, self.on_loss)
+
+    def _blame(self, events: Sequence[msgspec.Struct], error: Exception) -> InvalidEventError:
+        for index, event in enumerate(events):
+            try:
+                self._encode(event)
+            except (TypeError, OverflowError, ValueError, RecursionError) as reason:
+                return InvalidEventError(f"events[{index}] cannot be written: {reason}; {event!r:.200}")
+        return InvalidEventError(f"the batch cannot be written: {error}")
+
+
+class _Writer:
+    """Turns neutral events of one tag into one dialect's structs."""
+
+    def __init__(self, dialect: Dialect, layout: EventLayout) -> None:
+        self.dialect = dialect
+        self.tag = layout.tag
+        self.struct = layout.struct
+        names = [f.name for f in layout.fields if f.name != METADATA]
+        self.names = names
+        neutral = _NEUTRAL_CLASSES[layout.tag].__struct_fields__
+        self.lost = tuple(name for name in neutral if name not in layout.carried)
+        self.has_metadata = len(names) < len(layout.fields)
+        self.has_extra_keys = "extra_keys" in names
+        self.prefixes = self.has_extra_keys and (self.has_metadata or not dialect.salted_fields)
+
+    def write(self, event: Any, index: int, on_loss: OnLoss) -> msgspec.Struct:
+        values = {name: getattr(event, name) for name in self.names}
+        salt = getattr(event, "cache_salt", None)
+        if self.prefixes and salt:
+            values["extra_keys"] = _with_salt(event.extra_keys, salt)
+        if on_loss == "error":
+            for name in self.lost:
+                if getattr(event, name) is not None and self._is_lost(name, event):
+                    raise LossyEncodeError(
+                        name,
+                        dialect=self.dialect.id,
+                        event_index=index,
+                        tag=self.tag,
+                        carriers=tuple(d.id for d in DIALECTS.values() if d.carries(self.tag, name)),
+                    )
+        if self.has_metadata and salt:
+            values[METADATA] = wire.SaltMetadata(salt)
+        return self._struct(values)(**values)
+
+    def _is_lost(self, name: str, event: Any) -> bool:
+        if name == "cache_salt":
+            return bool(event.cache_salt) and not self.prefixes
+        if name == "extra_keys" and event.cache_salt and self.dialect.salted_fields:
+            return any(key != SALT_PREFIX + event.cache_salt for entry in event.extra_keys for key in entry or ())
+        return True
+
+    def _struct(self, values: dict[str, Any]) -> type[msgspec.Struct]:
+        if self.has_metadata and METADATA not in values:
+            return _WITHOUT_METADATA[self.struct]
+        return self.struct
+
+
+_WITHOUT_METADATA: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
+    wire.Slot8Stored: wire.Slot7Stored,
+    wire.DynamoStored: wire.Slot14Stored,
+}
+
+
+def _with_salt(extra_keys: Any, salt: str) -> list[Any]:
+    if prefixed_salt(extra_keys) == salt:
+        return list(extra_keys)
+    first, *rest = extra_keys or [None]
+    return [[*(first or ()), SALT_PREFIX + salt], *rest]
+
+
+def decode(
+    payload: Payload,
+    dialect: str | Dialect | None = None,
+    *,
+    strict: bool = False,
+    skip_tokens: bool = False,
+    on_error: OnError = "raise",
+) -> EventBatch:
+    """Read one payload of any dialect; see `Decoder` for the arguments and the errors."""
+    key = (dialect, strict, skip_tokens, on_error)
+    decoder = _decoders.get(key)
+    if decoder is None:
+        decoder = Decoder(dialect, strict=strict, skip_tokens=skip_tokens, on_error=on_error)
+        if len(_decoders) < 256:
+            _decoders[key] = decoder
+    return decoder.decode(payload)
+
+
+def encode(batch: EventBatch, dialect: str | Dialect, *, on_loss: OnLoss = "error") -> bytes:
+    """Write one batch in a dialect; see `Encoder` for the arguments and the errors."""
+    key = (dialect, on_loss)
+    encoder = _encoders.get(key)
+    if encoder is None:
+        encoder = Encoder(dialect, on_loss)
+        if len(_encoders) < 256:
+            _encoders[key] = encoder
+    return encoder.encode(batch)
+
+
+_decoders: dict[tuple[Any, ...], Decoder] = {}
+_encoders: dict[tuple[Any, ...], Encoder] = {}
+
+
+def translate(payload: Payload, to: str | Dialect, *, on_loss: OnLoss = "error") -> bytes:
+    """Read a payload of any dialect and write it in another.
+
+    Raises:
+        WireError: the payload is wrong.
+        LossyEncodeError: a field that ``to`` cannot carry, or an event, slot or key that no dialect knows, unless
+            ``on_loss="drop"``.
+    """
+    data = payload if type(payload) is bytes else _as_bytes(payload)
+    batch = decode(data)
+    if on_loss == "error" and fast.may_hide_extras(data):
+        _refuse_extras(walk(data), get_dialect(to))
+    return encode(batch, to, on_loss=on_loss)
+
+
+def _refuse_extras(found: Reading, to: Dialect) -> None:
+    if found.skipped:
+        lost = found.skipped[0]
+        raise LossyEncodeError(
+            f"the tag {lost.event_tag!r}", dialect=to.id, carriers=(), event_index=lost.event_index, tag=lost.event_tag
+        )
+    for extra in found.extras:
+        where = f"the key {extra.key!r}" if extra.slot is None else f"slot {extra.slot}"
+        raise LossyEncodeError(where, dialect=to.id, carriers=(), event_index=extra.event_index, tag=extra.tag)
