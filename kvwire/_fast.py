@@ -17,8 +17,12 @@ from kvwire._walk import prefixed_salt
 from kvwire.errors import ShapeError
 from kvwire.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
 
-_raw_tokens = BlockStored.token_ids  # type: ignore[misc]
+_raw_tokens = BlockStored.token_ids
 _tokens = msgspec.msgpack.Decoder(list[int | str | tuple[int, int]])
+
+
+REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError, OverflowError)
+"""What msgspec raises for bytes it does not take; all of it is left to the walk."""
 
 
 class SaltSlot(msgspec.Struct, gc=False):
@@ -235,8 +239,5 @@ def may_hide_extras(payload: bytes) -> bool:
             return len(_split(payload).events) == 0
         map_decode(payload)
         return bool(unknown_keys(payload))
-    except _REFUSED:
+    except REFUSED:
         return True
-
-
-_REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError, OverflowError)

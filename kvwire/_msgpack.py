@@ -111,6 +111,11 @@ def elements(value: bytes, limit: int = MAX_FIELDS) -> list[bytes]:
     return [bytes(item) for item in _list_of_raw.decode(value)]
 
 
+def element(value: bytes, index: int) -> bytes:
+    """One element of an array, as its bytes. Raises IndexError when there is none."""
+    return bytes(_list_of_raw.decode(value)[index])
+
+
 def pairs(value: bytes, limit: int = MAX_FIELDS) -> list[tuple[bytes, bytes]]:
     """Every key and value of a map, in wire order and duplicates included. Raises LimitError beyond ``limit``."""
     count, width = header(value)

@@ -103,6 +103,7 @@ class Reading:
     Attributes:
         ts, dp_rank: of the batch; ``ts`` is NaN when it could not be read.
         events: the events that could be read, in order.
+        positions: for each of them its index in the batch.
         faults: what was wrong, in order.
         skipped: events with an unknown tag.
         extras: slots and keys that no dialect (or not the dialect told) has, as errors that strict reading raises.
@@ -111,6 +112,7 @@ class Reading:
     ts: float = math.nan
     dp_rank: int | None = None
     events: list[Event] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
     faults: list[WireError] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     extras: list[WireError] = field(default_factory=list)
@@ -167,8 +169,8 @@ class _Walk:
 
     def _extra(self, error: WireError) -> None:
         if self.strict:
-            raise error
-        if len(self.found.extras) < MAX_FAULTS:
+            self._fault(error)
+        elif len(self.found.extras) < MAX_FAULTS:
             self.found.extras.append(error)
 
     def _batch(self) -> None:
@@ -278,6 +280,7 @@ class _Walk:
             else:
                 if event is not None:
                     self.found.events.append(event)
+                    self.found.positions.append(index)
         self.index, self.tag = None, None
 
     def _event(self, value: bytes) -> Event | None:

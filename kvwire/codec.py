@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from kvwire import _fast as fast
+from kvwire._exact import surely_conforms
 from kvwire._walk import SALT_PREFIX, Reading, prefixed_salt, walk
 from kvwire.detection import Detection, detect
 from kvwire.dialects import DIALECTS, Dialect, Encoding, get_dialect, wire
@@ -23,7 +24,6 @@ OnError = Literal["raise", "collect"]
 OnLoss = Literal["error", "drop"]
 Payload = bytes | bytearray | memoryview
 
-_REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError, OverflowError)
 _NEUTRAL_CLASSES: dict[str, type[Any]] = {
     "BlockStored": BlockStored,
     "BlockRemoved": BlockRemoved,
@@ -81,12 +81,15 @@ class Decoder:
         """
         if type(payload) is not bytes:
             payload = _as_bytes(payload)
-        batch = None if self.strict else self._quick(payload)
+        batch = self._quick(payload) if self._may_be_quick(payload) else None
         if batch is None:
             return self._thorough(payload)
         if self.on_error == "collect":
             return PartialBatch(batch.ts, batch.events, batch.dp_rank)
         return batch
+
+    def _may_be_quick(self, payload: bytes) -> bool:
+        return not self.strict or (self.dialect is not None and surely_conforms(payload, self.dialect.id))
 
     def _quick(self, payload: bytes) -> EventBatch | None:
         try:
@@ -96,7 +99,7 @@ class Decoder:
             else:
                 batch = self._array(payload)
                 sound = fast.settle_array_salts(payload, batch.events)
-        except _REFUSED:
+        except fast.REFUSED:
             return None
         if not sound or not math.isfinite(batch.ts):
             return None
@@ -284,6 +287,10 @@ def _with_salt(extra_keys: Any, salt: str) -> list[Any]:
     return [[*(first or ()), SALT_PREFIX + salt], *rest]
 
 
+def _named(dialect: str | Dialect | None) -> str | Dialect | None:
+    return dialect if isinstance(dialect, str | Dialect | None) else get_dialect(dialect)
+
+
 def decode(
     payload: Payload,
     dialect: str | Dialect | None = None,
@@ -293,7 +300,7 @@ def decode(
     on_error: OnError = "raise",
 ) -> EventBatch:
     """Read one payload of any dialect; see `Decoder` for the arguments and the errors."""
-    key = (dialect, strict, skip_tokens, on_error)
+    key = (_named(dialect), strict, skip_tokens, on_error)
     decoder = _decoders.get(key)
     if decoder is None:
         decoder = Decoder(dialect, strict=strict, skip_tokens=skip_tokens, on_error=on_error)
@@ -304,7 +311,7 @@ def decode(
 
 def encode(batch: EventBatch, dialect: str | Dialect, *, on_loss: OnLoss = "error") -> bytes:
     """Write one batch in a dialect; see `Encoder` for the arguments and the errors."""
-    key = (dialect, on_loss)
+    key = (_named(dialect), on_loss)
     encoder = _encoders.get(key)
     if encoder is None:
         encoder = Encoder(dialect, on_loss)

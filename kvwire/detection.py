@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from kvwire._exact import surely_conforms
 from kvwire._walk import walk
 from kvwire.dialects import DIALECTS
 from kvwire.errors import UsageError, WireError
@@ -55,6 +56,9 @@ def detect(payload: bytes | bytearray | memoryview) -> Detection:
     fitting = []
     reasons: dict[str, WireError] = {}
     for dialect in DIALECTS.values():
+        if surely_conforms(data, dialect.id):
+            fitting.append(dialect.id)
+            continue
         try:
             walk(data, dialect, strict=True)
         except WireError as error:

@@ -123,7 +123,7 @@ class Releases:
         return f"{self.engine} {span}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dialect:
     """The frozen contract of a whole stream.
 

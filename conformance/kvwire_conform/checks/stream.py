@@ -1,0 +1,410 @@
+"""The events of one publisher, in order, replayed into a `BlockIndex`.
+
+Judged as real engines behave (spec/stream.md): a block lives per (rank, medium, group, hash); groups other than full
+attention publish fewer hashes than blocks, and their parents may be gone; partial pages exist in ``slot6``; children may
+reach a host tier before their parents; and what began before the listener did cannot be judged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from typing import Any
+
+from kvwire.dialects import Dialect
+from kvwire.events import AllBlocksCleared, BlockRemoved, BlockStored
+from kvwire.hashing.forms import Hash, hash_key
+from kvwire.index import DEFAULT_MEDIUM, BlockIndex, Policy, Tier, default_policy
+from kvwire_conform.checks.tallies import Tallies
+from kvwire_conform.messages import Message
+
+FULL_ATTENTION = frozenset(("full_attention", "mla_attention", "sink_full_attention"))
+"""Kinds of KV cache group that publish a hash for every block."""
+
+_UNCHAINED = frozenset(("slot6", "slot6-b2"))
+MAX_SURPLUS = 65_536
+_BEGAN_BEFORE = "the stream began before the listener did"
+
+
+class Stream:
+    """The state of one publisher's cache, and what its events do to it.
+
+    Args:
+        block_size: what every block has to have; None when it is not known.
+    """
+
+    def __init__(self, tallies: Tallies, block_size: int | None) -> None:
+        self.tallies = tallies
+        self.told_block_size = block_size
+        self.dialect: Dialect | None = None
+        self.index = BlockIndex(Policy.COUNT)
+        self.whole = False
+        self.reannounced = 0
+        self.sizes: Counter[int] = Counter()
+        self.stored_in: Counter[str] = Counter()
+        self._surplus: OrderedDict[tuple[Tier, Hash], int] = OrderedDict()
+        self._surplus_forgotten = False
+        self._cleared: dict[int, BlockIndex] = {}
+        self._salts: dict[Hash, str] = {}
+        self._sparse: set[tuple[int, int | None]] = set()
+        self._group_size: dict[tuple[int, int | None], int] = {}
+        self._root_marker: Hash | None = None
+
+    def speak(self, dialect: Dialect | None) -> None:
+        """The dialect became known, or another one."""
+        if dialect is None or dialect is self.dialect:
+            return
+        self.dialect = dialect
+        if not len(self.index):
+            self.index = BlockIndex(default_policy(dialect))
+
+    def began(self, seq: int) -> None:
+        """The first batch comes; its seq tells whether the cache was empty before it."""
+        self.whole = seq == 0
+
+    def missing(self) -> None:
+        """Batches were lost: what they stored and removed is not known."""
+        self.whole = False
+
+    def restarted(self, seq: int) -> None:
+        """The publisher started anew, with an empty cache."""
+        self.index.clear()
+        self._surplus.clear()
+        self._surplus_forgotten = False
+        self._cleared.clear()
+        self._salts.clear()
+        self._group_size.clear()
+        self._sparse.clear()
+        self._root_marker = None
+        self.whole = seq == 0
+
+    def see(self, message: Message) -> None:
+        """Judge and apply the events of the next batch."""
+        if message.reading is None:
+            return
+        rank = message.reading.dp_rank or 0
+        for index, event in message.events():
+            if isinstance(event, BlockStored):
+                self._stored(message, index, event, rank)
+            elif isinstance(event, BlockRemoved):
+                self._removed(message, index, event, rank)
+            elif isinstance(event, AllBlocksCleared):
+                self._clear(rank)
+        if message.reading.faults:
+            self.whole = False
+
+    # Stores
+
+    def _stored(self, message: Message, index: int, event: BlockStored, rank: int) -> None:
+        keys = list(map(hash_key, event.block_hashes))
+        tier = Tier(rank, event.medium, event.group_idx)
+        self.stored_in[tier.medium] += len(keys)
+        if event.block_size in self.sizes or len(self.sizes) < 16:
+            self.sizes[event.block_size] += 1
+        self._repeats(message, index, event, keys)
+        self._tokens_and_hashes(message, index, event, rank)
+        self._extra_keys(message, index, event)
+        self._block_size(message, index, event, rank)
+        self._parent(message, index, event, keys, tier)
+        self._salt(message, index, event, keys, rank)
+        for key in keys:
+            if self.index.copies(key, tier):
+                self._announced_again(tier, key)
+        self.index.apply_event(event, rank)
+        cleared = self._cleared.get(rank)
+        if cleared is not None:
+            for key in keys:
+                cleared.discard(key, tier)
+
+    def _announced_again(self, tier: Tier, key: Hash) -> None:
+        self.reannounced += 1
+        if self.index.policy is Policy.COUNT:
+            return
+        self._surplus[tier, key] = self._surplus.pop((tier, key), 0) + 1
+        if len(self._surplus) > MAX_SURPLUS:
+            self._surplus.popitem(last=False)
+            self._surplus_forgotten = True
+
+    def _repeats(self, message: Message, index: int, event: BlockStored, keys: list[Hash]) -> None:
+        if not keys:
+            return
+        tally = self.tallies["no-repeated-hash"]
+        if len(set(keys)) == len(keys):
+            tally.ok()
+            return
+        tally.violation(
+            lambda: message.finding(
+                "each hash once", f"{_shown(Counter(keys).most_common(1)[0][0])} more than once in {len(keys)} hashes",
+                "Dynamo drops the event; a consumer that counts copies keeps the block for ever",
+                event_index=index, slot=1, key="block_hashes",
+            )
+        )
+
+    def _tokens_and_hashes(self, message: Message, index: int, event: BlockStored, rank: int) -> None:
+        tokens, hashes, size = len(event.token_ids), len(event.block_hashes), event.block_size
+        tally = self.tallies["tokens-match-hashes"]
+        if not tokens or size <= 0:
+            if tokens and size <= 0:
+                tally.violation(
+                    lambda: message.finding("a positive block_size beside tokens", f"block_size {size}",
+                                            "no consumer can cut the tokens into blocks", event_index=index, slot=4,
+                                            key="block_size")
+                )
+            return
+        if tokens == hashes * size:
+            tally.ok()
+            return
+        if tokens % size == 0 and tokens > hashes * size and self._may_be_sparse(event):
+            self._sparse.add((rank, event.group_idx))
+            tally.ok()
+            tally.note("a group other than full attention publishes hashes for some of its blocks only")
+            return
+        hint = "the wire does not say which tokens belong to which hash; Dynamo keeps the first blocks and drops the rest"
+        if hashes == 1 and tokens > size:
+            hint = "one hash for several blocks: consumers count hashes by block, not by node"
+        tally.violation(
+            lambda: message.finding(
+                f"{hashes} × {size} = {hashes * size} tokens", f"{tokens} tokens", hint, event_index=index, slot=3,
+                key="token_ids",
+            )
+        )
+
+    def _may_be_sparse(self, event: BlockStored) -> bool:
+        if event.kv_cache_spec_kind is not None:
+            return event.kv_cache_spec_kind not in FULL_ATTENTION
+        return event.group_idx is not None
+
+    def _is_sparse(self, event: BlockStored, rank: int) -> bool:
+        if event.kv_cache_spec_kind is not None:
+            return event.kv_cache_spec_kind not in FULL_ATTENTION
+        return (rank, event.group_idx) in self._sparse
+
+    def _extra_keys(self, message: Message, index: int, event: BlockStored) -> None:
+        tally = self.tallies["extra-keys-per-hash"]
+        for name, slot in (("extra_keys", 8), ("lookahead_token_ids", None)):
+            entries: list[Any] | None = getattr(event, name)
+            if entries is None:
+                continue
+            count, hashes = len(entries), len(event.block_hashes)
+            short = self.dialect is not None and self.dialect.id == "dynamo" and count <= hashes
+            if count == hashes or short:
+                tally.ok()
+                continue
+            tally.violation(
+                lambda name=name, slot=slot, count=count, hashes=hashes: message.finding(  # type: ignore[misc]
+                    f"{hashes} entries, one per block hash", f"{count}",
+                    "a consumer gives keys to the wrong block: salts and images are mixed up",
+                    event_index=index, slot=slot, key=name,
+                )
+            )
+
+    def _block_size(self, message: Message, index: int, event: BlockStored, rank: int) -> None:
+        size = event.block_size
+        if size <= 0 or not event.block_hashes:
+            return
+        tally = self.tallies["block-size-constant"]
+        group = (rank, event.group_idx)
+        usual = self.told_block_size or self._group_size.setdefault(group, size)
+        if size == usual:
+            tally.ok()
+            return
+        if self.dialect is None or self.dialect.id in _UNCHAINED:
+            if size < usual:
+                tally.ok()
+                tally.note("partial pages: the last page of a prompt has fewer tokens")
+                return
+            if self.told_block_size is None and all(seen <= size for seen in self.sizes):
+                self._group_size[group] = size
+                tally.ok()
+                tally.note("partial pages: the last page of a prompt has fewer tokens")
+                return
+        tally.violation(
+            lambda: message.finding(
+                f"block_size {usual}", f"block_size {size}",
+                "a router indexes by one block size; Dynamo ignores blocks of another", event_index=index, slot=4,
+                key="block_size",
+            )
+        )
+
+    # Parents
+
+    def _parent(self, message: Message, index: int, event: BlockStored, keys: list[Hash], tier: Tier) -> None:
+        if event.parent_block_hash is None:
+            self.tallies["root-parent-nil"].ok()
+            return
+        parent = hash_key(event.parent_block_hash)
+        self._self_parent(message, index, keys, parent)
+        if parent in keys and not self.index.holds(parent, dp_rank=tier.dp_rank):
+            return
+        if self.index.holds(parent, dp_rank=tier.dp_rank):
+            self.tallies["parent-known"].ok()
+            return
+        if parent == 0:
+            self.tallies["root-parent-nil"].violation(
+                lambda: message.finding(
+                    "nil", "parent 0",
+                    "llm-d takes 0 for the root; for Dynamo it is a block that was never stored, and the event is dropped",
+                    event_index=index, slot=2, key="parent_block_hash",
+                )
+            )
+            return
+        if self._is_root_marker(parent):
+            self._root_marker = parent
+            self.tallies["root-parent-nil"].violation(
+                lambda: message.finding(
+                    "nil", f"the constant {event.parent_block_hash!r}, which is no block's hash",
+                    "SGLang before its hashes were chained writes a constant as the root's parent; Dynamo finds no such "
+                    "block and drops every root",
+                    event_index=index, slot=2, key="parent_block_hash",
+                )
+            )
+            return
+        self._unknown_parent(message, index, event, parent, tier)
+
+    def _self_parent(self, message: Message, index: int, keys: list[Hash], parent: Hash) -> None:
+        tally = self.tallies["no-self-parent"]
+        if parent not in keys:
+            tally.ok()
+            return
+        tally.violation(
+            lambda: message.finding(
+                "a parent that is another block", f"{_shown(parent)} is both the parent and one of the blocks",
+                "Dynamo drops the event as self-referencing; hashes that are not chained collide where a page repeats",
+                event_index=index, slot=2, key="parent_block_hash",
+            )
+        )
+
+    def _is_root_marker(self, parent: Hash) -> bool:
+        if self.dialect is not None and self.dialect.id not in _UNCHAINED:
+            return False
+        return self.whole and self._root_marker in (None, parent)
+
+    def _unknown_parent(self, message: Message, index: int, event: BlockStored, parent: Hash, tier: Tier) -> None:
+        tally = self.tallies["parent-known"]
+        cleared = self._cleared.get(tier.dp_rank)
+        if cleared is not None and cleared.holds(parent):
+            self._after_clear(message, index, f"the parent {_shown(parent)} was cleared", tier, 2, "parent_block_hash")
+            return
+        if not self.whole:
+            tally.undecidable(_BEGAN_BEFORE)
+            return
+        if self._is_sparse(event, tier.dp_rank):
+            tally.ok()
+            tally.note("groups other than full attention: a parent outside the window may be gone")
+            return
+
+        def finding() -> Any:
+            return message.finding(
+                "a parent that was stored before and is still held",
+                f"parent {_shown(parent)} of a block in {tier.medium}, which is not held",
+                "routers cannot place the block: Dynamo and llm-d drop the event and everything below it",
+                event_index=index, slot=2, key="parent_block_hash",
+            )
+
+        if tier.medium != DEFAULT_MEDIUM:
+            tally.warning(finding)
+            tally.note("in a host tier a child may arrive before its parent")
+        else:
+            tally.violation(finding)
+
+    # Salts
+
+    def _salt(self, message: Message, index: int, event: BlockStored, keys: list[Hash], rank: int) -> None:
+        salt = event.cache_salt or None
+        if salt is None and not self._salts:
+            return
+        tally = self.tallies["salted-hash-distinct"]
+        for key in keys:
+            before = self._salts.get(key)
+            if salt is None:
+                clash = before is not None
+            else:
+                clash = before not in (None, salt) or (before is None and self.index.holds(key, dp_rank=rank))
+            if clash:
+                was = "without a salt" if before is None else "under another salt"
+                tally.violation(
+                    lambda key=key, was=was: message.finding(  # type: ignore[misc]
+                        "a hash of its own for each salt",
+                        f"{_shown(key)} was stored {was} before, now {'with one' if salt else 'without'}",
+                        "two tenants share cache: a router sends one to the other's blocks",
+                        event_index=index, slot=1, key="block_hashes",
+                    )
+                )
+                break
+        else:
+            if salt is not None:
+                tally.ok(len(keys))
+        if salt is not None:
+            for key in keys:
+                self._salts.setdefault(key, salt)
+
+    # Removals and clears
+
+    def _removed(self, message: Message, index: int, event: BlockRemoved, rank: int) -> None:
+        tier = Tier(rank, event.medium, event.group_idx)
+        for block_hash in event.block_hashes:
+            key = hash_key(block_hash)
+            if self.index.discard(key, tier):
+                self.tallies["removed-was-stored"].ok()
+                if self._salts and not self.index.holds(key):
+                    self._salts.pop(key, None)
+            else:
+                self._not_held(message, index, key, tier)
+
+    def _not_held(self, message: Message, index: int, key: Hash, tier: Tier) -> None:
+        tally = self.tallies["removed-was-stored"]
+        surplus = self._surplus.pop((tier, key), 0)
+        if surplus:
+            if surplus > 1:
+                self._surplus[tier, key] = surplus - 1
+            tally.ok()
+            return
+        cleared = self._cleared.get(tier.dp_rank)
+        if cleared is not None and cleared.copies(key, tier):
+            self._after_clear(message, index, f"{_shown(key)}, removed from {tier.medium}, was cleared", tier, 1, "block_hashes")
+            return
+        if not self.whole or self._surplus_forgotten:
+            tally.undecidable(_BEGAN_BEFORE if not self.whole else "too many blocks were announced again to follow each")
+            return
+        elsewhere = [other.medium for other in self.index.tiers() if self.index.copies(key, other)]
+        hint = "a consumer that counts goes below zero, one that does not removes a block of another copy"
+        if elsewhere:
+            hint = (
+                f"it is held in {', '.join(sorted(set(elsewhere)))}: the store that brought it to {tier.medium} was never "
+                "published, so a router never knew of it there (seen in the host tier of SGLang 0.5.16)"
+            )
+        tally.violation(
+            lambda: message.finding(
+                f"a block that {tier.medium} holds", f"{_shown(key)}, which was not stored there, or not so often", hint,
+                event_index=index, slot=1, key="block_hashes",
+            )
+        )
+
+    def _clear(self, rank: int) -> None:
+        held = self.index.clear(rank)
+        if len(held):
+            self.tallies["clear-empties"].ok()
+            self._cleared[rank] = held
+        self._surplus = OrderedDict((at, n) for at, n in self._surplus.items() if at[0].dp_rank != rank)
+        for key in held.blocks():
+            self._salts.pop(key, None)
+        self.whole = True
+
+    def _after_clear(self, message: Message, index: int, what: str, tier: Tier, slot: int, key: str) -> None:
+        tally = self.tallies["clear-empties"]
+
+        def finding() -> Any:
+            return message.finding(
+                "no reference to a block from before AllBlocksCleared", what,
+                "a router that cleared its view cannot follow; or the clear was meant for one tier only",
+                event_index=index, slot=slot, key=key,
+            )
+
+        if tier.medium == DEFAULT_MEDIUM:
+            tally.violation(finding)
+        else:
+            tally.warning(finding)
+            tally.note("vLLM clears GPU alone while host tiers keep their blocks; the event does not say so")
+
+
+def _shown(key: Hash) -> str:
+    return f"hash {key}" if isinstance(key, int) else f"hash {key.hex()[:16]}…"

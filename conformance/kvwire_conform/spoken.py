@@ -1,0 +1,146 @@
+"""Which dialect a stream speaks, told from its payloads one after the other."""
+
+from __future__ import annotations
+
+import functools
+
+from kvwire._exact import surely_conforms
+from kvwire._walk import walk
+from kvwire.codec import encode
+from kvwire.dialects import DIALECTS, Dialect, Framing
+from kvwire.errors import KvwireError, WireError
+from kvwire.events import BlockStored, EventBatch
+
+EXACT_SAMPLES = 256
+"""Stored batches that are encoded again to tell apart dialects of one shape by their headers."""
+
+_WIDER = {
+    "slot7": ("slot8",),
+    "sglang-map1": ("sglang-map2",),
+    "vllm-map1": ("vllm-map2", "vllm-map3", "vllm-map4", "vllm-map5"),
+    "vllm-map2": ("vllm-map3", "vllm-map4", "vllm-map5"),
+    "vllm-map3": ("vllm-map4", "vllm-map5"),
+    "vllm-map4": ("vllm-map5",),
+}
+"""Dialects that accept every payload of another one: the same slots or keys, and optional ones more."""
+
+
+def conforms(payload: bytes, dialect: Dialect) -> bool:
+    """Whether a payload is exactly of a dialect."""
+    if surely_conforms(payload, dialect.id):
+        return True
+    try:
+        walk(payload, dialect, strict=True)
+    except WireError:
+        return False
+    return True
+
+
+def fitting(payload: bytes, candidates: tuple[Dialect, ...]) -> tuple[Dialect, ...]:
+    """Those of the candidates that a payload conforms to."""
+    found: list[Dialect] = []
+    known: set[str] = set()
+    for dialect in candidates:
+        if dialect.id in known or conforms(payload, dialect):
+            found.append(dialect)
+            known.update(_WIDER.get(dialect.id, ()))
+    return tuple(found)
+
+
+def deviations(payload: bytes, dialect: Dialect) -> list[WireError]:
+    """Everything in a payload that is not as the dialect has it."""
+    try:
+        return walk(payload, dialect, strict=True, keep_going=True).faults
+    except WireError as error:
+        return [error]
+
+
+def nearest(payload: bytes, candidates: tuple[Dialect, ...]) -> Dialect:
+    """The dialect that a payload deviates least from; the oldest of several."""
+
+    def distance(dialect: Dialect) -> tuple[int, int]:
+        errors = deviations(payload, dialect)
+        return len({error.event_index for error in errors}), -max((error.slot or 0 for error in errors), default=0)
+
+    return min(candidates, key=distance)
+
+
+@functools.lru_cache(maxsize=1)
+def every_dialect() -> tuple[Dialect, ...]:
+    """All dialects, in the order of the registry."""
+    return tuple(DIALECTS.values())
+
+
+class Spoken:
+    """What one stream speaks.
+
+    Args:
+        told: the dialect that the user named; None to find out.
+    """
+
+    def __init__(self, told: Dialect | None) -> None:
+        self.told = told
+        self.candidates: tuple[Dialect, ...] = (told,) if told else every_dialect()
+        self.framings: set[Framing] = set()
+        self._exact: tuple[Dialect, ...] | None = None
+        self._samples = 0
+        self._seen = False
+
+    @property
+    def best(self) -> Dialect | None:
+        """The dialect to judge by: the oldest that explains everything so far; None before the first event."""
+        if self.told is not None:
+            return self.told
+        likely = self.likely
+        return likely[0] if self._seen and likely else None
+
+    @property
+    def likely(self) -> tuple[Dialect, ...]:
+        """The dialects that the bytes leave open."""
+        if self.told is not None:
+            return (self.told,)
+        if not self._seen:
+            return ()
+        pool = self._exact or self.candidates
+        framed = tuple(d for d in pool if d.framing in self.framings)
+        return framed or pool
+
+    @property
+    def candidates_for_framing(self) -> tuple[Dialect, ...]:
+        """The dialects whose replay framing counts as right; none when the stream showed no event."""
+        return (self._exact or self.candidates) if self._seen else ()
+
+    def see(self, payload: bytes, batch: EventBatch) -> bool | None:
+        """A payload that could be read came.
+
+        Returns:
+            True when it conforms to what the stream speaks, False when it conforms to another dialect only, and None
+            when to none.
+        """
+        fits = fitting(payload, self.candidates)
+        if not fits:
+            others = () if self.told else fitting(payload, every_dialect())
+            return False if others and batch.events else None
+        if batch.events:
+            self._seen = True
+            self.candidates = fits
+            self._narrow(payload, batch)
+        return True
+
+    def _narrow(self, payload: bytes, batch: EventBatch) -> None:
+        if self.told is not None or len(self.candidates) < 2 or self._samples >= EXACT_SAMPLES:
+            if self._exact is not None:
+                self._exact = tuple(d for d in self._exact if d in self.candidates) or None
+            return
+        if not any(isinstance(event, BlockStored) for event in batch.events):
+            return
+        self._samples += 1
+        pool = self.candidates if self._exact is None else tuple(d for d in self._exact if d in self.candidates)
+        self._exact = tuple(d for d in pool if _writes(d, batch, payload)) or None
+
+
+def _writes(dialect: Dialect, batch: EventBatch, payload: bytes) -> bool:
+    try:
+        return encode(batch, dialect) == payload
+    except KvwireError:
+        return False

@@ -1,0 +1,49 @@
+"""The fast half of strict reading: each dialect's own structs as a decoder."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from typing import Any
+
+import msgspec
+
+from kvwire import _fast as fast
+from kvwire._msgpack import refuse_ext
+from kvwire.dialects import DIALECTS, Encoding
+
+
+def _decoder(dialect_id: str) -> msgspec.msgpack.Decoder[Any]:
+    dialect = DIALECTS[dialect_id]
+    events: Any = functools.reduce(operator.or_, (layout.struct for layout in dialect.events.values()))
+    fields: list[Any] = [("ts", float), ("events", list[events])]
+    if "dp_rank" in dialect.batch_fields:
+        fields.append(("dp_rank", int | None))
+    batch = msgspec.defstruct("_ExactBatch", fields, array_like=True, gc=False, forbid_unknown_fields=True)
+    return msgspec.msgpack.Decoder(batch, ext_hook=refuse_ext)
+
+
+@functools.lru_cache(maxsize=None)
+def _decode(dialect_id: str) -> Any:
+    return _decoder(dialect_id).decode
+
+
+def surely_conforms(payload: bytes, dialect_id: str) -> bool:
+    """Whether a payload is exactly of a dialect, as far as its structs tell.
+
+    True is final. False may only mean that the structs cannot judge it (two salts, say): strict reading by
+    `kvwire._walk` has the last word.
+    """
+    if len(payload) < 2 or payload[1] not in (0xCA, 0xCB):
+        return False
+    try:
+        batch = _decode(dialect_id)(payload)
+        if DIALECTS[dialect_id].encoding is Encoding.MAP:
+            if not fast.keys_are_unique(payload):
+                return False
+        elif b"cache" in payload and not fast.settle_array_salts(payload, fast.array_decode(payload).events):
+            return False
+    except fast.REFUSED:
+        return False
+    return math.isfinite(batch.ts) and b"dynamo-cache-salt:" not in payload
