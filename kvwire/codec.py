@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from operator import attrgetter
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -13,7 +12,7 @@ from kvwire import _fast as fast
 from kvwire._exact import surely_conforms
 from kvwire._walk import SALT_PREFIX, Reading, prefixed_salt, walk
 from kvwire.detection import Detection, detect
-from kvwire.dialects import DIALECTS, Dialect, Encoding, get_dialect, wire
+from kvwire.dialects import DIALECTS, Dialect, get_dialect, wire
 from kvwire.dialects.base import METADATA, EventLayout
 from kvwire.errors import InvalidEventError, LossyEncodeError, UsageError
 from kvwire.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch, PartialBatch
@@ -63,7 +62,6 @@ class Decoder:
         self.on_error: OnError = on_error
         self._array = fast.lazy_array_decode if skip_tokens else fast.array_decode
         self._map = fast.lazy_map_decode if skip_tokens else fast.map_decode
-        self._foreign = None if self.dialect is None else _foreign_fields(self.dialect)
 
     def __repr__(self) -> str:
         told = self.dialect.id if self.dialect else None
@@ -89,7 +87,8 @@ class Decoder:
         return batch
 
     def _may_be_quick(self, payload: bytes) -> bool:
-        return not self.strict or (self.dialect is not None and surely_conforms(payload, self.dialect.id))
+        """A told dialect gives a slot its meaning, which the fast path knows only of payloads that conform to it."""
+        return self.dialect is None or surely_conforms(payload, self.dialect.id)
 
     def _quick(self, payload: bytes) -> EventBatch | None:
         try:
@@ -103,8 +102,6 @@ class Decoder:
             return None
         if not sound or not math.isfinite(batch.ts):
             return None
-        if self._foreign is not None and self._foreign(batch.events):
-            return None
         return batch
 
     def _thorough(self, payload: bytes) -> EventBatch:
@@ -113,30 +110,6 @@ class Decoder:
         if collect:
             return PartialBatch(found.ts, list(found.events), found.dp_rank, found.faults, found.skipped)
         return EventBatch(found.ts, list(found.events), found.dp_rank)
-
-
-def _foreign_fields(dialect: Dialect) -> Callable[[Sequence[Any]], bool]:
-    """A test for events that the universal reading may have read otherwise than the dialect's own."""
-    wanted_map = dialect.encoding is Encoding.MAP
-    getters = {}
-    for tag, layout in dialect.events.items():
-        lost = tuple(name for name in _NEUTRAL_CLASSES[tag].__struct_fields__ if name not in layout.carried)
-        getters[tag] = attrgetter(*lost) if lost else None
-    array_types = (fast.ArrayStored, fast.ArrayRemoved, fast.ArrayCleared)
-
-    def foreign(events: Sequence[Any]) -> bool:
-        for event in events:
-            if isinstance(event, array_types) is wanted_map:
-                return True
-            getter = getters[event.tag]
-            if getter is None or wanted_map:
-                continue
-            values = getter(event)
-            if any(value is not None for value in (values if isinstance(values, tuple) else (values,))):
-                return True
-        return False
-
-    return foreign
 
 
 def _as_bytes(payload: Any) -> bytes:
@@ -246,7 +219,7 @@ class _Writer:
         values = {name: getattr(event, name) for name in self.names}
         salt = getattr(event, "cache_salt", None)
         if self.prefixes and salt:
-            values["extra_keys"] = _with_salt(event.extra_keys, salt)
+            values["extra_keys"] = _with_salt(event, salt, one_per_hash=not self.has_metadata)
         if on_loss == "error":
             for name in self.lost:
                 if getattr(event, name) is not None and self._is_lost(name, event):
@@ -257,7 +230,7 @@ class _Writer:
                         tag=self.tag,
                         carriers=tuple(d.id for d in DIALECTS.values() if d.carries(self.tag, name)),
                     )
-        if self.has_metadata and salt:
+        if self.has_metadata and salt is not None:
             values[METADATA] = wire.SaltMetadata(salt)
         return self._struct(values)(**values)
 
@@ -265,7 +238,8 @@ class _Writer:
         if name == "cache_salt":
             return bool(event.cache_salt) and not self.prefixes
         if name == "extra_keys" and event.cache_salt and self.dialect.salted_fields:
-            return any(key != SALT_PREFIX + event.cache_salt for entry in event.extra_keys for key in entry or ())
+            own = [SALT_PREFIX + event.cache_salt]
+            return bool(event.extra_keys[:1] != [own] or any(entry is not None for entry in event.extra_keys[1:]))
         return True
 
     def _struct(self, values: dict[str, Any]) -> type[msgspec.Struct]:
@@ -280,10 +254,12 @@ _WITHOUT_METADATA: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
 }
 
 
-def _with_salt(extra_keys: Any, salt: str) -> list[Any]:
-    if prefixed_salt(extra_keys) == salt:
-        return list(extra_keys)
-    first, *rest = extra_keys or [None]
+def _with_salt(event: BlockStored, salt: str, *, one_per_hash: bool) -> list[Any]:
+    """The extra keys of a salted event: vLLM's have one entry per block hash, Dynamo's may end after the first."""
+    if prefixed_salt(event.extra_keys) == salt:
+        return list(event.extra_keys or ())
+    blank = [None] * (len(event.block_hashes) if one_per_hash else 1)
+    first, *rest = event.extra_keys or blank or [None]
     return [[*(first or ()), SALT_PREFIX + salt], *rest]
 
 

@@ -78,7 +78,7 @@ class BlockStored(_Event, tag_field="type", tag="BlockStored", eq=False, gc=Fals
         kv_cache_spec_sliding_window: window in tokens (vLLM >= 0.22).
         locality: ``LOCAL``, ``REMOTE`` or None (vLLM >= 0.26).
         ownership: who owns the stored copy (vLLM >= 0.29).
-        cache_salt: tenant salt, wherever the dialect carries it.
+        cache_salt: tenant salt, wherever the dialect carries it; an empty one equals none.
         session_id: the session that caused the store; attribution only (SGLang >= 0.5.20, vLLM >= 0.30).
         lookahead_token_ids: per block the tokens after it that went into its hash (vLLM >= 0.33).
     """
@@ -105,7 +105,13 @@ class BlockStored(_Event, tag_field="type", tag="BlockStored", eq=False, gc=Fals
     def _meaning(self) -> tuple[Any, ...]:
         hashes = tuple(map(hash_key, self.block_hashes))
         parent = None if self.parent_block_hash is None else hash_key(self.parent_block_hash)
-        return (hashes, parent, *super()._meaning()[2:])
+        salt = self.cache_salt or None
+        return (hashes, parent, salt, *(_plain(getattr(self, name)) for name in _REST))
+
+
+_REST = tuple(
+    name for name in BlockStored.__struct_fields__ if name not in ("block_hashes", "parent_block_hash", "cache_salt")
+)
 
 
 class BlockRemoved(_Event, tag_field="type", tag="BlockRemoved", eq=False, gc=False, omit_defaults=True):

@@ -6,7 +6,10 @@ keys are hex. Signed and unsigned forms of the same 64 bits are the same hash (s
 
 from __future__ import annotations
 
+import re
+
 _MASK = (1 << 64) - 1
+_HEX = re.compile(r"(?:0[xX])?([0-9a-fA-F]{16,})")
 
 Hash = int | bytes
 
@@ -27,6 +30,27 @@ def as_int64(block_hash: int) -> int:
 def as_hex(block_hash: int) -> str:
     """16 lower-case hex digits, most significant first: the start of SGLang's page key."""
     return f"{as_uint64(block_hash):016x}"
+
+
+def from_hex(text: str) -> int:
+    """The unsigned form of 16 hex digits or more, of either case; of a longer key the first 16, as SGLang's page keys.
+
+    Raises ValueError for anything else: shorter text would be read as a number that no engine ever held.
+    """
+    found = _HEX.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no hash: expected at least 16 hex digits")
+    return int(found[1][:16], 16)
+
+
+def first_bytes(digest: bytes) -> int:
+    """SGLang's event form of a digest: its first 8 bytes, big-endian, signed."""
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+def last_bytes(digest: bytes) -> int:
+    """vLLM's event form of a digest: its last 8 bytes (the low 64 bits), big-endian, unsigned."""
+    return int.from_bytes(digest[-8:], "big")
 
 
 def hash_key(block_hash: Hash) -> Hash:

@@ -91,8 +91,10 @@ class Batches:
             else:
                 self.tallies["dp-rank-constant"].violation(
                     lambda: message.finding(
-                        f"rank {before}", f"rank {rank}",
-                        "a router keeps one view per rank: the blocks of one engine end up in two", slot=2,
+                        f"rank {before}",
+                        f"rank {rank}",
+                        "a router keeps one view per rank: the blocks of one engine end up in two",
+                        slot=2,
                     )
                 )
         self.rank, self.seen = rank, True
@@ -102,7 +104,9 @@ class Batches:
             else:
                 self.tallies["dp-rank-matches-port"].violation(
                     lambda: message.finding(
-                        f"rank {self.expected_rank}, which this port stands for", f"rank {rank}",
-                        "requests would be sent to the wrong rank", slot=2,
+                        f"rank {self.expected_rank}, which this port stands for",
+                        f"rank {rank}",
+                        "requests would be sent to the wrong rank",
+                        slot=2,
                     )
                 )

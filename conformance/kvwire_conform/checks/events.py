@@ -60,8 +60,12 @@ class Events:
             return
         tally.violation(
             lambda: message.finding(
-                f"nil or one of {', '.join(sorted(known))}", repr(medium), _medium_hint(medium, known), event_index=index,
-                slot=6 if isinstance(event, BlockStored) else 2, key="medium",
+                f"nil or one of {', '.join(sorted(known))}",
+                repr(medium),
+                _medium_hint(medium, known),
+                event_index=index,
+                slot=6 if isinstance(event, BlockStored) else 2,
+                key="medium",
             )
         )
 
@@ -81,9 +85,12 @@ class Events:
         before = self.hash_form or "one form"
         tally.violation(
             lambda: message.finding(
-                before, " and ".join(sorted(forms)),
+                before,
+                " and ".join(sorted(forms)),
                 "a consumer indexes the two forms of one block as two blocks, or loses the batch",
-                event_index=index, slot=1, key="block_hashes",
+                event_index=index,
+                slot=1,
+                key="block_hashes",
             )
         )
 
@@ -96,7 +103,12 @@ class Events:
         what, hint = problem
         tally.violation(
             lambda: message.finding(
-                "non-negative integers, or pairs of them throughout", what, hint, event_index=index, slot=3, key="token_ids"
+                "non-negative integers, or pairs of them throughout",
+                what,
+                hint,
+                event_index=index,
+                slot=3,
+                key="token_ids",
             )
         )
 
@@ -130,5 +142,3 @@ def _medium_hint(medium: str, known: Sequence[str] | frozenset[str]) -> str:
     if medium.upper() in ALL_MEDIA:
         return "another engine's constant; routers that map media by engine index it as GPU or drop it"
     return "Dynamo up to 1.4.2 indexes an unknown medium as GPU, later releases drop the event"
-
-

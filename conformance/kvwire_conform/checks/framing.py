@@ -8,9 +8,7 @@ from kvwire_conform.messages import Message
 END = (1 << 64) - 1
 
 
-def split_live(
-    frames: list[bytes], t: float, tallies: Tallies
-) -> Message | None:
+def split_live(frames: list[bytes], t: float, tallies: Tallies) -> Message | None:
     """Judge the frames of one live message, and take it apart. None when there is no payload to go on with."""
     count = len(frames)
     message = Message(t, "live", frames, b"", None, frames[-1] if frames else b"")
@@ -66,7 +64,8 @@ def _judge_seq(message: Message, frame: bytes, tallies: Tallies) -> None:
     if message.seq == END:
         tallies["seq-end-reserved"].violation(
             lambda: message.finding(
-                "any seq but 2^64-1", "seq ff ff ff ff ff ff ff ff on a live batch",
+                "any seq but 2^64-1",
+                "seq ff ff ff ff ff ff ff ff on a live batch",
                 "consumers take it for the end of a replay, or for a gap of 2^64-1 batches",
             )
         )
@@ -93,7 +92,8 @@ class Framing:
                 before = self.topic
                 tally.violation(
                     lambda: message.finding(
-                        f"topic {before!r}", f"topic {message.topic!r}",
+                        f"topic {before!r}",
+                        f"topic {message.topic!r}",
                         "a subscription to the first topic receives nothing from here on",
                     )
                 )

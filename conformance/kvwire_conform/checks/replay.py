@@ -17,7 +17,12 @@ from kvwire_conform.order import Order, Step, digest
 from kvwire_conform.recording import Record
 
 REPLAY_CHECKS = (
-    "replay-framing", "replay-contiguous", "replay-start", "replay-equals-live", "replay-end-marker", "replay-past-end",
+    "replay-framing",
+    "replay-contiguous",
+    "replay-start",
+    "replay-equals-live",
+    "replay-end-marker",
+    "replay-past-end",
     "replay-survives-malformed",
 )
 MAX_ANSWERS = 100
@@ -89,7 +94,8 @@ class Replay:
             self._after_malformed = False
             self.tallies["replay-survives-malformed"].violation(
                 lambda: Message(0.0, "replay", [], b"", None, b"").finding(
-                    "an answer to the good request that followed a malformed one", "silence",
+                    "an answer to the good request that followed a malformed one",
+                    "silence",
                     "any client can stop the replay of all others with one bad message",
                 )
             )
@@ -97,7 +103,8 @@ class Replay:
         asked, replies = answer.asked, answer.replies
         self.tallies["replay-end-marker"].violation(
             lambda: Message(0.0, "replay", [], b"", None, b"").finding(
-                "the end marker", f"{replies} replies to a request from seq {asked}, then silence",
+                "the end marker",
+                f"{replies} replies to a request from seq {asked}, then silence",
                 "a consumer without a deadline waits for ever: Dynamo 1.4.2 and 1.6.1 then apply no more live batches. "
                 "A ROUTER drops frames, the end marker too, beyond its high-water mark (sglang #38945)",
             )
@@ -162,8 +169,11 @@ class Replay:
             check = "replay-past-end" if past_end else "replay-start"
             expected = "the end marker alone" if past_end else f"nothing older than seq {asked}"
             self.tallies[check].violation(
-                lambda: message.finding(expected, f"seq {seq} for a request from {asked}",
-                                        "a consumer applies old batches again: its reference counts only grow")
+                lambda: message.finding(
+                    expected,
+                    f"seq {seq} for a request from {asked}",
+                    "a consumer applies old batches again: its reference counts only grow",
+                )
             )
         answer.last = seq
         known = self.order.digest_of(seq)
@@ -173,7 +183,8 @@ class Replay:
             else:
                 self.tallies["replay-equals-live"].violation(
                     lambda: message.finding(
-                        f"the bytes that were live as seq {seq}", "other bytes",
+                        f"the bytes that were live as seq {seq}",
+                        "other bytes",
                         "a consumer that recovers a gap ends up with another view than one that lost nothing",
                     )
                 )
@@ -185,7 +196,8 @@ class Replay:
             return
         tally.violation(
             lambda: message.finding(
-                f"seq {last + 1} after seq {last}", f"seq {seq}",
+                f"seq {last + 1} after seq {last}",
+                f"seq {seq}",
                 "a batch that could not be sent is missing from the buffer; consumers take the replay for incomplete",
             )
         )
@@ -251,7 +263,8 @@ class Replay:
                 wanted = " or ".join(sorted(f.value for f in framings))
                 self.tallies["replay-framing"].violation(
                     lambda framing=framing, wanted=wanted: Message(0.0, "replay", [], b"", None, b"").finding(  # type: ignore[misc]
-                        f"{wanted} replies, as releases of this dialect send", f"{framing.value} replies",
+                        f"{wanted} replies, as releases of this dialect send",
+                        f"{framing.value} replies",
                         "Dynamo 1.2.1 and 1.3.1 read only seq-payload replies, 1.4.2 only topic-seq-payload, 1.6.1 both",
                     )
                 )

@@ -133,9 +133,12 @@ class Stream:
             return
         tally.violation(
             lambda: message.finding(
-                "each hash once", f"{_shown(Counter(keys).most_common(1)[0][0])} more than once in {len(keys)} hashes",
+                "each hash once",
+                f"{_shown(Counter(keys).most_common(1)[0][0])} more than once in {len(keys)} hashes",
                 "Dynamo drops the event; a consumer that counts copies keeps the block for ever",
-                event_index=index, slot=1, key="block_hashes",
+                event_index=index,
+                slot=1,
+                key="block_hashes",
             )
         )
 
@@ -145,9 +148,14 @@ class Stream:
         if not tokens or size <= 0:
             if tokens and size <= 0:
                 tally.violation(
-                    lambda: message.finding("a positive block_size beside tokens", f"block_size {size}",
-                                            "no consumer can cut the tokens into blocks", event_index=index, slot=4,
-                                            key="block_size")
+                    lambda: message.finding(
+                        "a positive block_size beside tokens",
+                        f"block_size {size}",
+                        "no consumer can cut the tokens into blocks",
+                        event_index=index,
+                        slot=4,
+                        key="block_size",
+                    )
                 )
             return
         if tokens == hashes * size:
@@ -158,12 +166,18 @@ class Stream:
             tally.ok()
             tally.note("a group other than full attention publishes hashes for some of its blocks only")
             return
-        hint = "the wire does not say which tokens belong to which hash; Dynamo keeps the first blocks and drops the rest"
+        hint = (
+            "the wire does not say which tokens belong to which hash; Dynamo keeps the first blocks and drops the rest"
+        )
         if hashes == 1 and tokens > size:
             hint = "one hash for several blocks: consumers count hashes by block, not by node"
         tally.violation(
             lambda: message.finding(
-                f"{hashes} × {size} = {hashes * size} tokens", f"{tokens} tokens", hint, event_index=index, slot=3,
+                f"{hashes} × {size} = {hashes * size} tokens",
+                f"{tokens} tokens",
+                hint,
+                event_index=index,
+                slot=3,
                 key="token_ids",
             )
         )
@@ -191,9 +205,12 @@ class Stream:
                 continue
             tally.violation(
                 lambda name=name, slot=slot, count=count, hashes=hashes: message.finding(  # type: ignore[misc]
-                    f"{hashes} entries, one per block hash", f"{count}",
+                    f"{hashes} entries, one per block hash",
+                    f"{count}",
                     "a consumer gives keys to the wrong block: salts and images are mixed up",
-                    event_index=index, slot=slot, key=name,
+                    event_index=index,
+                    slot=slot,
+                    key=name,
                 )
             )
 
@@ -219,8 +236,11 @@ class Stream:
                 return
         tally.violation(
             lambda: message.finding(
-                f"block_size {usual}", f"block_size {size}",
-                "a router indexes by one block size; Dynamo ignores blocks of another", event_index=index, slot=4,
+                f"block_size {usual}",
+                f"block_size {size}",
+                "a router indexes by one block size; Dynamo ignores blocks of another",
+                event_index=index,
+                slot=4,
                 key="block_size",
             )
         )
@@ -241,9 +261,12 @@ class Stream:
         if parent == 0:
             self.tallies["root-parent-nil"].violation(
                 lambda: message.finding(
-                    "nil", "parent 0",
+                    "nil",
+                    "parent 0",
                     "llm-d takes 0 for the root; for Dynamo it is a block that was never stored, and the event is dropped",
-                    event_index=index, slot=2, key="parent_block_hash",
+                    event_index=index,
+                    slot=2,
+                    key="parent_block_hash",
                 )
             )
             return
@@ -251,10 +274,13 @@ class Stream:
             self._root_marker = parent
             self.tallies["root-parent-nil"].violation(
                 lambda: message.finding(
-                    "nil", f"the constant {event.parent_block_hash!r}, which is no block's hash",
+                    "nil",
+                    f"the constant {event.parent_block_hash!r}, which is no block's hash",
                     "SGLang before its hashes were chained writes a constant as the root's parent; Dynamo finds no such "
                     "block and drops every root",
-                    event_index=index, slot=2, key="parent_block_hash",
+                    event_index=index,
+                    slot=2,
+                    key="parent_block_hash",
                 )
             )
             return
@@ -267,9 +293,12 @@ class Stream:
             return
         tally.violation(
             lambda: message.finding(
-                "a parent that is another block", f"{_shown(parent)} is both the parent and one of the blocks",
+                "a parent that is another block",
+                f"{_shown(parent)} is both the parent and one of the blocks",
                 "Dynamo drops the event as self-referencing; hashes that are not chained collide where a page repeats",
-                event_index=index, slot=2, key="parent_block_hash",
+                event_index=index,
+                slot=2,
+                key="parent_block_hash",
             )
         )
 
@@ -297,7 +326,9 @@ class Stream:
                 "a parent that was stored before and is still held",
                 f"parent {_shown(parent)} of a block in {tier.medium}, which is not held",
                 "routers cannot place the block: Dynamo and llm-d drop the event and everything below it",
-                event_index=index, slot=2, key="parent_block_hash",
+                event_index=index,
+                slot=2,
+                key="parent_block_hash",
             )
 
         if tier.medium != DEFAULT_MEDIUM:
@@ -326,7 +357,9 @@ class Stream:
                         "a hash of its own for each salt",
                         f"{_shown(key)} was stored {was} before, now {'with one' if salt else 'without'}",
                         "two tenants share cache: a router sends one to the other's blocks",
-                        event_index=index, slot=1, key="block_hashes",
+                        event_index=index,
+                        slot=1,
+                        key="block_hashes",
                     )
                 )
                 break
@@ -360,10 +393,14 @@ class Stream:
             return
         cleared = self._cleared.get(tier.dp_rank)
         if cleared is not None and cleared.copies(key, tier):
-            self._after_clear(message, index, f"{_shown(key)}, removed from {tier.medium}, was cleared", tier, 1, "block_hashes")
+            self._after_clear(
+                message, index, f"{_shown(key)}, removed from {tier.medium}, was cleared", tier, 1, "block_hashes"
+            )
             return
         if not self.whole or self._surplus_forgotten:
-            tally.undecidable(_BEGAN_BEFORE if not self.whole else "too many blocks were announced again to follow each")
+            tally.undecidable(
+                _BEGAN_BEFORE if not self.whole else "too many blocks were announced again to follow each"
+            )
             return
         elsewhere = [other.medium for other in self.index.tiers() if self.index.copies(key, other)]
         hint = "a consumer that counts goes below zero, one that does not removes a block of another copy"
@@ -374,8 +411,12 @@ class Stream:
             )
         tally.violation(
             lambda: message.finding(
-                f"a block that {tier.medium} holds", f"{_shown(key)}, which was not stored there, or not so often", hint,
-                event_index=index, slot=1, key="block_hashes",
+                f"a block that {tier.medium} holds",
+                f"{_shown(key)}, which was not stored there, or not so often",
+                hint,
+                event_index=index,
+                slot=1,
+                key="block_hashes",
             )
         )
 
@@ -394,9 +435,12 @@ class Stream:
 
         def finding() -> Any:
             return message.finding(
-                "no reference to a block from before AllBlocksCleared", what,
+                "no reference to a block from before AllBlocksCleared",
+                what,
                 "a router that cleared its view cannot follow; or the clear was meant for one tier only",
-                event_index=index, slot=slot, key=key,
+                event_index=index,
+                slot=slot,
+                key=key,
             )
 
         if tier.medium == DEFAULT_MEDIUM:
