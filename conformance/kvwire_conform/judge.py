@@ -109,7 +109,8 @@ class SourceJudge:
             seq = message.seq
             self.tallies["seq-step"].violation(
                 lambda: message.finding(
-                    "each seq once", f"seq {seq} again, with the same payload",
+                    "each seq once",
+                    f"seq {seq} again, with the same payload",
                     "a consumer that does not look at the seq applies the batch twice",
                 )
             )
@@ -157,7 +158,8 @@ class SourceJudge:
             other = ", ".join(d.id for d in every_dialect() if not deviations(message.payload, d))
             self.tallies["dialect-constant"].violation(
                 lambda: message.finding(
-                    spoken, other,
+                    spoken,
+                    other,
                     "a consumer that settled on the first dialect loses the batch; was the engine upgraded behind one "
                     "endpoint?",
                 )
@@ -197,7 +199,8 @@ class SourceJudge:
             return
         self.tallies["seq-restart"].violation(
             lambda: step.message.finding(
-                "seq 0 after a restart", f"seq {step.message.seq} after seq {step.before}",
+                "seq 0 after a restart",
+                f"seq {step.message.seq} after seq {step.before}",
                 "a consumer takes it for a late duplicate and drops it, or for a restart of which the beginning was lost",
             )
         )
@@ -275,7 +278,7 @@ class SourceJudge:
 
 
 def _releases(dialects: tuple[Dialect, ...]) -> str:
-    return "; ".join(str(span) for d in dialects for span in d.releases)
+    return "; ".join(dict.fromkeys(d.emitters for d in dialects if d.emitters))
 
 
 class Judge:

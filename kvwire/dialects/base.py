@@ -109,6 +109,14 @@ def layout_of(struct: type[msgspec.Struct]) -> EventLayout:
     return EventLayout(str(config.tag), tuple(fields), struct)
 
 
+ENGINES: Mapping[str, str] = {"sglang": "SGLang", "vllm": "vLLM"}
+"""How people write the engines that `Releases.engine` names."""
+
+
+def _span(first: str, last: str) -> str:
+    return first if first == last else f"{first}–{last}"
+
+
 @dataclass(frozen=True)
 class Releases:
     """A range of releases, both ends included, that emit a dialect."""
@@ -119,8 +127,7 @@ class Releases:
     media: tuple[str, ...]
 
     def __str__(self) -> str:
-        span = self.first if self.first == self.last else f"{self.first}–{self.last}"
-        return f"{self.engine} {span}"
+        return f"{ENGINES[self.engine]} {_span(self.first, self.last)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +165,15 @@ class Dialect:
     def media(self) -> tuple[str, ...]:
         """Every medium constant that some emitting release has, sorted."""
         return tuple(sorted({medium for span in self.releases for medium in span.media}))
+
+    @property
+    def emitters(self) -> str:
+        """Who emits it, for people: ``SGLang 0.5.9–0.5.17; vLLM 0.10.2–0.13.0``. Empty when no release does."""
+        spans: dict[str, tuple[str, str]] = {}
+        for releases in self.releases:
+            first, _ = spans.get(releases.engine, (releases.first, ""))
+            spans[releases.engine] = (first, releases.last)
+        return "; ".join(f"{ENGINES[engine]} {_span(*span)}" for engine, span in spans.items())
 
     @property
     def salted_fields(self) -> bool:
