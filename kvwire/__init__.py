@@ -27,10 +27,12 @@ from kvwire.errors import (
 )
 from kvwire.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, EventBatch, PartialBatch
 from kvwire.hashing import hash_key
+from kvwire.index import BlockIndex
 
 __all__ = [
     "DIALECTS",
     "AllBlocksCleared",
+    "BlockIndex",
     "BlockRemoved",
     "BlockStored",
     "Decoder",

@@ -1,0 +1,1 @@
+"""Real engines' publishers in the tests: which releases, how to have one, how to run one."""
