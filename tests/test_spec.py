@@ -27,7 +27,10 @@ def test_every_requirement_stands_in_a_section() -> None:
     for row in requirements().values():
         page, _, anchor = row.section.partition("#")
         text = (spec_dir() / page).read_text(encoding="utf-8")
-        headings = {re.sub(r"[^a-z0-9 -]", "", h.lower()).strip().replace(" ", "-") for h in re.findall(r"^#+ (.+)$", text, re.M)}
+        headings = {
+            re.sub(r"[^a-z0-9 -]", "", h.lower()).strip().replace(" ", "-")
+            for h in re.findall(r"^#+ (.+)$", text, re.M)
+        }
         assert not anchor or anchor in headings, f"{row.id}: {page} has no section {anchor}"
         assert row.text.endswith("."), row.id
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", row.id)
