@@ -145,12 +145,7 @@ def events_are_maps(payload: bytes) -> bool:
     try:
         if payload[1] != 0xCB:
             return _slow_sniff(payload)
-        first = payload[10]
-        if first >= 0xDC:
-            at = 13 if first == 0xDC else 15
-        else:
-            at = 11
-        first = payload[at]
+        first = payload[_events_start(payload)]
     except IndexError:
         return False
     return 0x80 <= first < 0x90 or first in (0xDE, 0xDF)
@@ -209,17 +204,34 @@ def settle_map_salts(payload: bytes, events: list[Any]) -> bool:
 def keys_are_unique(payload: bytes) -> bool:
     """Whether no map event has a key twice.
 
-    msgspec keeps the last value of a repeated key without a word. The bytes of the keys and values that are left are
-    added up: when they fill the events to the last byte, nothing was repeated. Otherwise (a long header, say) each
-    event's header is compared with the keys that are left.
+    msgspec keeps the last value of a repeated key without a word. Each event's header is compared with the keys that
+    are left: the events are walked by the bytes of those keys and values, which leads astray where one was repeated.
     """
     keyed = _keyed(payload).events
-    raws = _split(payload).events
-    inside = sum(map(len, chain.from_iterable(keyed))) + sum(map(len, keyed))
-    inside += sum(map(len, chain.from_iterable(event.values() for event in keyed)))
-    if inside + len(keyed) == sum(map(len, raws)):
+    at = _events_start(payload)
+    for event in keyed:
+        first = payload[at]
+        if 0x80 <= first < 0x90:
+            count, at = first & 0x0F, at + 1
+        elif first == 0xDE:
+            count, at = int.from_bytes(payload[at + 1 : at + 3], "big"), at + 3
+        else:
+            break
+        if count != len(event):
+            break
+        at += count + sum(map(len, event)) + sum(map(len, event.values()))
+        if at >= len(payload):
+            break
+    else:
         return True
+    # A header of another width, or a key longer than 31 bytes, also leads the walk astray: look at each event by itself.
+    raws = _split(payload).events
     return all(header(bytes(memoryview(raw)[:5]))[0] == len(event) for raw, event in zip(raws, keyed, strict=True))
+
+
+def _events_start(payload: bytes) -> int:
+    first = payload[10]
+    return 13 if first == 0xDC else 15 if first == 0xDD else 11
 
 
 def unknown_keys(payload: bytes) -> frozenset[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
@@ -206,33 +207,47 @@ class _Writer:
     def __init__(self, dialect: Dialect, layout: EventLayout) -> None:
         self.dialect = dialect
         self.tag = layout.tag
-        self.struct = layout.struct
-        names = [f.name for f in layout.fields if f.name != METADATA]
-        self.names = names
+        self.names = [f.name for f in layout.fields if f.name != METADATA]
         neutral = _NEUTRAL_CLASSES[layout.tag].__struct_fields__
         self.lost = tuple(name for name in neutral if name not in layout.carried)
-        self.has_metadata = len(names) < len(layout.fields)
-        self.has_extra_keys = "extra_keys" in names
-        self.prefixes = self.has_extra_keys and (self.has_metadata or not dialect.salted_fields)
+        self.has_metadata = len(self.names) < len(layout.fields)
+        self.salted_struct = layout.struct
+        self.struct: Any = _WITHOUT_METADATA[layout.struct] if self.has_metadata else layout.struct
+        self.prefixes = "extra_keys" in self.names and (self.has_metadata or not dialect.salted_fields)
+        self._get = _tuple_getter(self.names)
+        self._get_lost = _tuple_getter(self.lost)
+        self._nothing = (None,) * len(self.lost)
+        self._salt_is_special = layout.tag == "BlockStored" and (self.has_metadata or self.prefixes)
 
     def write(self, event: Any, index: int, on_loss: OnLoss) -> msgspec.Struct:
-        values = {name: getattr(event, name) for name in self.names}
-        salt = getattr(event, "cache_salt", None)
+        """One neutral event as the dialect's struct."""
+        if on_loss == "error" and self._get_lost(event) != self._nothing:
+            self._refuse_loss(event, index)
+        if self._salt_is_special and event.cache_salt is not None:
+            return self._write_salted(event)
+        struct: msgspec.Struct = self.struct(*self._get(event))
+        return struct
+
+    def _write_salted(self, event: BlockStored) -> msgspec.Struct:
+        salt = event.cache_salt
+        assert salt is not None
+        values = dict(zip(self.names, self._get(event), strict=True))
         if self.prefixes and salt:
             values["extra_keys"] = _with_salt(event, salt, one_per_hash=not self.has_metadata)
-        if on_loss == "error":
-            for name in self.lost:
-                if getattr(event, name) is not None and self._is_lost(name, event):
-                    raise LossyEncodeError(
-                        name,
-                        dialect=self.dialect.id,
-                        event_index=index,
-                        tag=self.tag,
-                        carriers=tuple(d.id for d in DIALECTS.values() if d.carries(self.tag, name)),
-                    )
-        if self.has_metadata and salt is not None:
+        if self.has_metadata:
             values[METADATA] = wire.SaltMetadata(salt)
-        return self._struct(values)(**values)
+        return self.salted_struct(**values)
+
+    def _refuse_loss(self, event: Any, index: int) -> None:
+        for name in self.lost:
+            if getattr(event, name) is not None and self._is_lost(name, event):
+                raise LossyEncodeError(
+                    name,
+                    dialect=self.dialect.id,
+                    event_index=index,
+                    tag=self.tag,
+                    carriers=tuple(d.id for d in DIALECTS.values() if d.carries(self.tag, name)),
+                )
 
     def _is_lost(self, name: str, event: Any) -> bool:
         if name == "cache_salt":
@@ -242,10 +257,15 @@ class _Writer:
             return bool(event.extra_keys[:1] != [own] or any(entry is not None for entry in event.extra_keys[1:]))
         return True
 
-    def _struct(self, values: dict[str, Any]) -> type[msgspec.Struct]:
-        if self.has_metadata and METADATA not in values:
-            return _WITHOUT_METADATA[self.struct]
-        return self.struct
+
+def _tuple_getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """The attributes of these names as a tuple, in C where there are two or more."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    if names:
+        (name,) = names
+        return lambda event: (getattr(event, name),)
+    return lambda event: ()
 
 
 _WITHOUT_METADATA: dict[type[msgspec.Struct], type[msgspec.Struct]] = {

@@ -36,6 +36,11 @@ MAX_ANALYSED = 200
 _decode = Decoder(on_error="collect").decode
 
 
+def no_rerun(check: str) -> str:
+    """The rerun line of a judge that was not started from a command line: none."""
+    return ""
+
+
 @dataclass(frozen=True)
 class Told:
     """What the user told about the subject.
@@ -54,7 +59,7 @@ class Told:
     ranks: Mapping[str, int] = field(default_factory=dict)
     replay_expected: bool = False
     only: frozenset[str] | None = None
-    rerun: Callable[[str], str] = staticmethod(lambda check: "")
+    rerun: Callable[[str], str] = no_rerun
 
 
 class SourceJudge:

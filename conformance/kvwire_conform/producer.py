@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kvwire import __version__
 from kvwire.dialects import Dialect
-from kvwire_conform.judge import Judge, SourceJudge, Told
+from kvwire_conform.judge import Judge, SourceJudge, Told, no_rerun
 from kvwire_conform.model import CheckResult, Report, Source, Verdict
 from kvwire_conform.outcome import Exit, outcome
 from kvwire_conform.recording import Record, RecordingError, read_recording
@@ -39,7 +39,7 @@ class Options:
     only: frozenset[str] | None = None
     required: frozenset[str] = frozenset()
     warnings_fail: bool = False
-    rerun: Callable[[str], str] = staticmethod(lambda check: "")
+    rerun: Callable[[str], str] = no_rerun
 
     def told(self, *, replay_expected: bool) -> Told:
         """The part that the judge needs."""
