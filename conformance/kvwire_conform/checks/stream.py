@@ -45,9 +45,12 @@ class Stream:
         self._surplus_forgotten = False
         self._cleared: dict[int, BlockIndex] = {}
         self._salts: dict[Hash, str] = {}
+        self._plain_roots: set[Hash] = set()
         self._sparse: set[tuple[int, int | None]] = set()
         self._group_size: dict[tuple[int, int | None], int] = {}
+        self._has_children: set[tuple[int, int | None]] = set()
         self._root_marker: Hash | None = None
+        self._nil_roots = False
 
     def speak(self, dialect: Dialect | None) -> None:
         """The dialect became known, or another one."""
@@ -72,9 +75,12 @@ class Stream:
         self._surplus_forgotten = False
         self._cleared.clear()
         self._salts.clear()
+        self._plain_roots.clear()
         self._group_size.clear()
+        self._has_children.clear()
         self._sparse.clear()
         self._root_marker = None
+        self._nil_roots = False
         self.whole = seq == 0
 
     def see(self, message: Message) -> None:
@@ -103,8 +109,8 @@ class Stream:
         self._repeats(message, index, event, keys)
         self._tokens_and_hashes(message, index, event, rank)
         self._extra_keys(message, index, event)
-        self._block_size(message, index, event, rank)
         self._parent(message, index, event, keys, tier)
+        self._block_size(message, index, event, rank)
         self._salt(message, index, event, keys, rank)
         for key in keys:
             if self.index.copies(key, tier):
@@ -224,16 +230,10 @@ class Stream:
         if size == usual:
             tally.ok()
             return
-        if self.dialect is None or self.dialect.id in _UNCHAINED:
-            if size < usual:
-                tally.ok()
-                tally.note("partial pages: the last page of a prompt has fewer tokens")
-                return
-            if self.told_block_size is None and all(seen <= size for seen in self.sizes):
-                self._group_size[group] = size
-                tally.ok()
-                tally.note("partial pages: the last page of a prompt has fewer tokens")
-                return
+        if self._may_be_partial(event, size, usual, group):
+            tally.ok()
+            tally.note("partial pages: the last page of a prompt has fewer tokens")
+            return
         tally.violation(
             lambda: message.finding(
                 f"block_size {usual}",
@@ -245,11 +245,23 @@ class Stream:
             )
         )
 
+    def _may_be_partial(self, event: BlockStored, size: int, usual: int, group: tuple[int, int | None]) -> bool:
+        """Whether this page, or the ones before it, are last pages of a prompt; a page with children never is."""
+        if self.dialect is not None and self.dialect.id not in _UNCHAINED:
+            return False
+        if size < usual:
+            return len(event.block_hashes) == 1
+        if self.told_block_size is not None or group in self._has_children:
+            return False
+        self._group_size[group] = size
+        return True
+
     # Parents
 
     def _parent(self, message: Message, index: int, event: BlockStored, keys: list[Hash], tier: Tier) -> None:
         if event.parent_block_hash is None:
             self.tallies["root-parent-nil"].ok()
+            self._nil_roots = True
             return
         parent = hash_key(event.parent_block_hash)
         self._self_parent(message, index, keys, parent)
@@ -257,6 +269,7 @@ class Stream:
             return
         if self.index.holds(parent, dp_rank=tier.dp_rank):
             self.tallies["parent-known"].ok()
+            self._has_children.add((tier.dp_rank, event.group_idx))
             return
         if parent == 0:
             self.tallies["root-parent-nil"].violation(
@@ -305,7 +318,7 @@ class Stream:
     def _is_root_marker(self, parent: Hash) -> bool:
         if self.dialect is not None and self.dialect.id not in _UNCHAINED:
             return False
-        return self.whole and self._root_marker in (None, parent)
+        return self.whole and not self._nil_roots and self._root_marker in (None, parent)
 
     def _unknown_parent(self, message: Message, index: int, event: BlockStored, parent: Hash, tier: Tier) -> None:
         tally = self.tallies["parent-known"]
@@ -340,17 +353,17 @@ class Stream:
     # Salts
 
     def _salt(self, message: Message, index: int, event: BlockStored, keys: list[Hash], rank: int) -> None:
-        salt = event.cache_salt or None
+        salt = event.cache_salt or self._inherited_salt(event)
+        if salt is None and keys and not self._salts_are_told() and not self._salt_may_be_hidden(event):
+            self._plain_roots.add(keys[0])
         if salt is None and not self._salts:
+            return
+        if salt is None and self._salt_may_be_hidden(event):
             return
         tally = self.tallies["salted-hash-distinct"]
         for key in keys:
             before = self._salts.get(key)
-            if salt is None:
-                clash = before is not None
-            else:
-                clash = before not in (None, salt) or (before is None and self.index.holds(key, dp_rank=rank))
-            if clash:
+            if before != salt if before is not None else self._was_plain(key, salt, rank):
                 was = "without a salt" if before is None else "under another salt"
                 tally.violation(
                     lambda key=key, was=was: message.finding(  # type: ignore[misc]
@@ -370,6 +383,29 @@ class Stream:
             for key in keys:
                 self._salts.setdefault(key, salt)
 
+    def _was_plain(self, key: Hash, salt: str | None, rank: int) -> bool:
+        """Whether a block that is now stored with a salt is held without one."""
+        if salt is None:
+            return False
+        return self.index.holds(key, dp_rank=rank) if self._salts_are_told() else key in self._plain_roots
+
+    def _salts_are_told(self) -> bool:
+        return self.dialect is not None and self.dialect.salted_fields
+
+    def _inherited_salt(self, event: BlockStored) -> str | None:
+        """In extra_keys a salt stands at the first block of a prompt alone: the blocks below it are its tenant's too."""
+        if event.parent_block_hash is None or self._salts_are_told():
+            return None
+        return self._salts.get(hash_key(event.parent_block_hash))
+
+    def _salt_may_be_hidden(self, event: BlockStored) -> bool:
+        """Where the salt rides in extra_keys it stands at a root alone: a host tier's placeholder has none at all, and a
+        sliding window may have masked the root."""
+        if self._salts_are_told():
+            return False
+        root = event.parent_block_hash is None and event.extra_keys is not None and event.token_ids
+        return not root or len(event.token_ids) != len(event.block_hashes) * event.block_size
+
     # Removals and clears
 
     def _removed(self, message: Message, index: int, event: BlockRemoved, rank: int) -> None:
@@ -378,8 +414,9 @@ class Stream:
             key = hash_key(block_hash)
             if self.index.discard(key, tier):
                 self.tallies["removed-was-stored"].ok()
-                if self._salts and not self.index.holds(key):
+                if (self._salts or self._plain_roots) and not self.index.holds(key):
                     self._salts.pop(key, None)
+                    self._plain_roots.discard(key)
             else:
                 self._not_held(message, index, key, tier)
 
@@ -428,6 +465,7 @@ class Stream:
         self._surplus = OrderedDict((at, n) for at, n in self._surplus.items() if at[0].dp_rank != rank)
         for key in held.blocks():
             self._salts.pop(key, None)
+            self._plain_roots.discard(key)
         self.whole = True
 
     def _after_clear(self, message: Message, index: int, what: str, tier: Tier, slot: int, key: str) -> None:

@@ -1,0 +1,66 @@
+"""Each check catches its fault and nothing else fires; a conforming engine passes every check that it can show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvwire import DIALECTS
+from kvwire_conform.judge import Judge, Told
+from kvwire_conform.model import Verdict
+from kvwire_conform.recording import Record
+from kvwire_conform.requirements import producer_checks
+from kvwire_conform.simulator import FAULTS, Simulator
+
+MESSAGES = 220
+STREAM_FAULTS = [name for name, fault in FAULTS.items() if fault.side == "stream"]
+
+
+def judged(dialect: str, fault: str | None, *, seed: int = 5) -> dict[str, Any]:
+    simulator = Simulator(dialect, seed=seed, block_size=4, capacity=48, fault=fault, dp_rank=2)
+    told = Told(
+        ranks={"engine": simulator.announced_rank(simulator.peek()) or 0}
+        if fault and "dp_rank" in FAULTS[fault].told
+        else {},
+    )
+    judge = Judge(told, "engine")
+    for frames in simulator.messages(MESSAGES):
+        judge.feed(Record(t=simulator.now(), channel="live", frames=list(frames)))
+    _, results, _ = judge.finish()
+    return {result.id: result for result in results}
+
+
+def wrong(results: dict[str, Any]) -> set[str]:
+    return {
+        check for check, r in results.items() if r.verdict not in (Verdict.PASS, Verdict.SKIP, Verdict.INCONCLUSIVE)
+    }
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_conforming_engine_passes(dialect: str) -> None:
+    for seed in range(4):
+        results = judged(dialect, None, seed=seed)
+        assert wrong(results) == set()
+        for row in producer_checks():
+            if not row.needs:
+                assert results[row.id].verdict is Verdict.PASS, row.id
+
+
+@pytest.mark.parametrize("fault", STREAM_FAULTS)
+def test_each_check_catches_its_fault_alone(fault: str) -> None:
+    tried = 0
+    for dialect in DIALECTS:
+        if not FAULTS[fault].applies(dialect):
+            continue
+        tried += 1
+        results = judged(dialect, fault)
+        assert wrong(results) == {fault}, f"{dialect}: {[(c, results[c].findings[:1]) for c in wrong(results)]}"
+        finding = results[fault].findings[0]
+        assert finding.expected
+        assert finding.got
+    assert tried
+
+
+def test_every_check_has_a_fault() -> None:
+    assert {row.id for row in producer_checks()} == set(FAULTS)
