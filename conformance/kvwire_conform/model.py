@@ -174,7 +174,7 @@ class Report(msgspec.Struct, kw_only=True):
         breaks: what in this stream breaks which consumer, in words (see spec/consumers, where known).
         advice: what to do about a run that saw nothing, and other remarks.
         interrupted: whether the run was cut short.
-        verdict: the worst verdict: ``pass``, ``fail``, ``inconclusive`` or ``error``.
+        verdict: the worst verdict: ``pass``, ``fail``, ``inconclusive``, ``error`` or ``harness-error``.
         exit_code: 0, 1, 3, 4, 5 or 130.
     """
 

@@ -100,5 +100,4 @@ class Tally:
             return Verdict.SKIP, self.skip_reason
         if self.undecided:
             return Verdict.INCONCLUSIVE, f"{self.undecided} could not be judged: {self.doubt}"
-        needs = self.requirement.needs or "any message"
-        return Verdict.INCONCLUSIVE, f"nothing seen that could show it; it needs {needs}"
+        return Verdict.INCONCLUSIVE, f"needs {self.requirement.needs or 'a message'}"
