@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 _MASK = (1 << 64) - 1
-_HEX = re.compile(r"(?:0[xX])?([0-9a-fA-F]{16,})")
+_HEX = re.compile(r"(?:0[xX])?([0-9a-fA-F]{16})([0-9a-fA-F]{48})?")
 
 Hash = int | bytes
 
@@ -33,14 +33,14 @@ def as_hex(block_hash: int) -> str:
 
 
 def from_hex(text: str) -> int:
-    """The unsigned form of 16 hex digits or more, of either case; of a longer key the first 16, as SGLang's page keys.
+    """The unsigned form of 16 hex digits, of either case, or of a whole page key: the first 16 of its 64 digits.
 
-    Raises ValueError for anything else: shorter text would be read as a number that no engine ever held.
+    Raises ValueError for any other length: it may be a decimal number, whose digits are hex digits too.
     """
     found = _HEX.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no hash: expected at least 16 hex digits")
-    return int(found[1][:16], 16)
+        raise ValueError(f"{text[:80]!r} is no hash: expected 16 hex digits, or the 64 of a page key")
+    return int(found[1], 16)
 
 
 def first_bytes(digest: bytes) -> int:

@@ -32,6 +32,7 @@ __all__ = [
     "Reason",
     "Recipe",
     "Status",
+    "recompute",
 ]
 
 
@@ -57,7 +58,7 @@ class Reason(str, Enum):
     NO_TOKENS = "no-tokens"
     """The event has no tokens or a block size of 0: a placeholder that only names hashes."""
     SHAPE = "shape"
-    """Tokens, block size and hashes do not fit together."""
+    """Tokens, block size, hashes and extra keys do not fit together, or an extra key has no known form."""
     TOKENS = "tokens"
     """A token that the recipe cannot hash."""
     PARENT_UNSEEN = "parent-unseen"
@@ -100,22 +101,24 @@ class Known:
 NOTHING_KNOWN = Known()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ChainPoint:
     """The state of a chain after a block: what its child continues from.
 
     Attributes:
         digest: the block's whole digest.
         extra_key: the SGLang namespace found to be in the hash; None for none.
+        settled: whether ``extra_key`` is known; False after a block whose namespace no event tells.
         root: whether this is the state before the first block of a prompt; ``digest`` is then empty or NONE_HASH.
     """
 
     digest: bytes
     extra_key: str | None = None
+    settled: bool = True
     root: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BlockVerdict:
     """What recomputing one published hash showed.
 
@@ -146,7 +149,9 @@ class BlockVerdict:
         if self.status is Status.MATCH:
             return f"{head} matches"
         if self.status is Status.MISMATCH:
-            return f"{head}, expected {_spell(self.expected)}"
+            return (
+                f"{head}, expected {_spell(self.expected)}" if self.expected is not None else f"{head}: {self.detail}"
+            )
         return f"{head} not recomputed ({self.detail})"
 
 
@@ -222,7 +227,9 @@ def recompute(
     found = []
     for verdict in recipe.judge(event, point, known):
         if verdict.point is None or verdict.expected is None:
-            raise NotRecomputableError((verdict.reason or Reason.SHAPE).value, f"block {verdict.index}: {verdict.detail}")
+            raise NotRecomputableError(
+                (verdict.reason or Reason.SHAPE).value, f"block {verdict.index}: {verdict.detail}"
+            )
         found.append(BlockHash(verdict.point.digest, verdict.expected))
     return found
 
@@ -233,7 +240,13 @@ def unknown(
     """The same verdict for all hashes from ``start`` on; ``point_of`` gives the points that whole digests determine."""
     return [
         BlockVerdict(
-            index, hashes[index], Status.UNKNOWN, None, reason, detail, point=point_of(hashes[index]) if point_of else None
+            index,
+            hashes[index],
+            Status.UNKNOWN,
+            None,
+            reason,
+            detail,
+            point=point_of(hashes[index]) if point_of else None,
         )
         for index in range(start, len(hashes))
     ]

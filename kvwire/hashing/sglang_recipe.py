@@ -54,13 +54,16 @@ class SglangRecipe:
         if lora_path is not None:
             raise RecipeError("SGLang hashes no adapter path; a LoRA request's namespace is its extra_key")
         if lora_name is not None and extra_key is None:
-            raise RecipeError("a LoRA request's hashes are namespaced by its extra_key (it ends in the adapter's id); give it")
-        seed = self._seed(extra_key, cache_salt, lora_name)
+            raise RecipeError(
+                "a LoRA request's hashes are namespaced by its extra_key (it ends in the adapter's id); give it"
+            )
+        seed = self.seed(extra_key, cache_salt, lora_name)
         prior = parent if parent is not None else sglang.event_prior(cache_salt)
         for digest in sglang.page_digests(tokens, block_size, prior=prior, bigram=bigram):
             yield BlockHash(digest, sglang.namespaced_hash(sglang.event_hash(digest), seed))
 
-    def _seed(self, extra_key: str | None, cache_salt: str | None, lora_name: str | None) -> bytes | None:
+    def seed(self, extra_key: str | None, cache_salt: str | None, lora_name: str | None) -> bytes | None:
+        """The namespace seed of a request's hashes; None where they are published as they are."""
         if self.format == "dynamo":
             return sglang.namespace_seed(extra_key, cache_salt or None)
         return sglang.namespace_seed(extra_key, None) if lora_name is not None else None
@@ -81,25 +84,14 @@ class SglangRecipe:
             return unknown(event.block_hashes, Reason.TOKENS, str(error))
         raw = [sglang.event_hash(digest) for digest in digests]
         candidates, certain = self._candidates(event, point, known)
-        chosen = next((key for key in candidates if same(event.block_hashes[0], self._hash(raw[0], key, event))), None)
-        if chosen is None and not certain and not (
-            None in candidates and same(event.block_hashes[0], self._hash(raw[0], None, event))
-        ):
-            # The digests follow from the tokens alone, so a child can still be judged under another candidate.
-            return [
-                BlockVerdict(
-                    index,
-                    published,
-                    Status.UNKNOWN,
-                    reason=Reason.EXTRA_KEY,
-                    detail=self._missing(event, known),
-                    point=ChainPoint(digests[index], UNRESOLVED),
-                    block=index,
-                )
-                for index, published in enumerate(event.block_hashes)
-            ]
-        if chosen is None and None not in candidates and candidates:
-            chosen = candidates[0]
+        chosen = candidates[0] if candidates else None
+        for key in candidates:
+            if any(same(published, self._hash(raw[at], key, event)) for at, published in enumerate(event.block_hashes)):
+                chosen = key
+                break
+        else:
+            if not certain:
+                return self._unresolved(event, ChainPoint(prior or b"", settled=False, root=point.root), digests, known)
         verdicts = []
         before = ChainPoint(prior or b"", chosen, root=point.root)
         for index, published in enumerate(event.block_hashes):
@@ -110,28 +102,42 @@ class SglangRecipe:
             before = after
         return verdicts
 
+    def _unresolved(
+        self, event: BlockStored, point: ChainPoint, digests: list[bytes], known: Known
+    ) -> list[BlockVerdict]:
+        # The digests follow from the tokens alone, so a child can still be judged should its namespace be told.
+        tried = f"; none of the {len(known.extra_keys)} extra_keys given explains it" if known.extra_keys else ""
+        if event.lora_name is not None:
+            what = f"the hash is namespaced by the extra_key of adapter {event.lora_name!r}, which no event carries"
+        else:
+            what = "the dynamo format namespaces the hash by an extra_key, which no event carries"
+        points = [ChainPoint(digest, settled=False) for digest in digests]
+        return [
+            BlockVerdict(
+                index,
+                published,
+                Status.UNKNOWN,
+                reason=Reason.EXTRA_KEY,
+                detail=what + tried,
+                prior=before,
+                point=points[index],
+                block=index,
+            )
+            for index, (published, before) in enumerate(zip(event.block_hashes, [point, *points], strict=False))
+        ]
+
     def _hash(self, raw: int, extra_key: str | None, event: BlockStored) -> int:
-        return sglang.namespaced_hash(raw, self._seed(extra_key, event.cache_salt, event.lora_name))
+        return sglang.namespaced_hash(raw, self.seed(extra_key, event.cache_salt, event.lora_name))
 
     def _candidates(self, event: BlockStored, point: ChainPoint, known: Known) -> tuple[tuple[str | None, ...], bool]:
         """The extra_keys that may be in the hash, and whether one of them must be."""
         if self.format == "default" and event.lora_name is None:
             return (None,), True
-        if not point.root and point.extra_key != UNRESOLVED:
+        if not point.root and point.settled:
             return (point.extra_key,), True
         if event.lora_name is None:
             return (None, *known.extra_keys), known.complete
         return known.extra_keys, known.complete and bool(known.extra_keys)
-
-    def _missing(self, event: BlockStored, known: Known) -> str:
-        tried = f"; none of the {len(known.extra_keys)} extra_keys given explains it" if known.extra_keys else ""
-        if event.lora_name is not None:
-            return f"the hash is namespaced by the extra_key of adapter {event.lora_name!r}, which no event carries{tried}"
-        return f"the dynamo format namespaces the hash by an extra_key, which no event carries{tried}"
-
-
-UNRESOLVED = "\x00unresolved"
-"""Stands in a chain point for a namespace that could not be told; a NUL keeps it apart from any real extra_key."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +198,7 @@ class SglangPythonRecipe:
                 point=ChainPoint(block.digest),
                 block=index,
             )
-            for index, (published, block) in enumerate(zip(event.block_hashes, expected))
+            for index, (published, block) in enumerate(zip(event.block_hashes, expected, strict=True))
         ]
 
 

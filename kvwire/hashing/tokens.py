@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from kvwire.hashing.errors import HashInputError
@@ -86,7 +87,7 @@ class TokenView:
         plain = self._plain(start, stop + 1 if self._bigram else stop)
         if not self._bigram:
             return plain
-        return [token for pair in zip(plain, plain[1:]) for token in pair]
+        return [token for pair in pairwise(plain) for token in pair]
 
     def _plain(self, start: int, stop: int) -> list[int]:
         if self._packed is not None:

@@ -145,7 +145,8 @@ def block_digests(
     view = TokenView(tokens)
     if view.paired:
         raise HashInputError("vLLM hashes plain tokens; pairs are SGLang's EAGLE pages")
-    if len(parent) != digest_size(algorithm):
+    # A NONE_HASH drawn at random has 32 bytes whatever the algorithm.
+    if len(parent) not in (digest_size(algorithm), 32):
         raise HashInputError(
             f"the parent is {len(parent)} bytes; a {algorithm} chain continues from the whole digest of "
             f"{digest_size(algorithm)} bytes, which the 64-bit event hash does not determine"
