@@ -7,7 +7,7 @@ written again by the encoder. Field names are the wire's own (spec/events.md).
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -21,6 +21,12 @@ Hash = int | bytes
 
 Token = int | str | tuple[int, int]
 """A token id; a pair on SGLang's EAGLE (bigram) pages; a string from TensorRT-LLM."""
+
+if TYPE_CHECKING:
+    # A list of plain ints is what callers have, and list is invariant.
+    Tokens = list[Any]
+else:
+    Tokens = list[Token]
 
 ExtraKey = Any
 """One element of a block's extra keys: LoRA name or salt (str), ``[identifier, offset]``, or a digest (bytes)."""
@@ -87,7 +93,7 @@ class BlockStored(_Event, tag_field="type", tag="BlockStored", eq=False, gc=Fals
 
     block_hashes: list[Hash]
     parent_block_hash: Hash | None
-    token_ids: list[Token]
+    token_ids: Tokens
     block_size: int
     lora_id: int | None = None
     medium: str | None = None

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kvwire import DIALECTS
+from kvwire_conform.checks.hashes import HashSettings
 from kvwire_conform.judge import Judge, Told
 from kvwire_conform.model import Verdict
 from kvwire_conform.recording import Record
@@ -19,10 +20,11 @@ STREAM_FAULTS = [name for name, fault in FAULTS.items() if fault.side == "stream
 
 def judged(dialect: str, fault: str | None, *, seed: int = 5) -> dict[str, Any]:
     simulator = Simulator(dialect, seed=seed, block_size=4, capacity=48, fault=fault, dp_rank=2)
+    needed = FAULTS[fault].told if fault else frozenset(("hash",))
     told = Told(
-        ranks={"engine": simulator.announced_rank(simulator.peek()) or 0}
-        if fault and "dp_rank" in FAULTS[fault].told
-        else {},
+        ranks={"engine": simulator.announced_rank(simulator.peek()) or 0} if "dp_rank" in needed else {},
+        block_size=4 if "block_size" in needed else None,
+        hashes=HashSettings(simulator.profile.recipe, simulator.profile.hash_seed) if "hash" in needed else None,
     )
     judge = Judge(told, "engine")
     for frames in simulator.messages(MESSAGES):
@@ -47,11 +49,15 @@ def test_a_conforming_engine_passes(dialect: str) -> None:
                 assert results[row.id].verdict is Verdict.PASS, row.id
 
 
+UNTOLD = {("hash-recomputes", "slot8-lora")}
+"""vLLM before 0.17 publishes no extra keys: a salt may have been hashed, so a hash that differs proves nothing."""
+
+
 @pytest.mark.parametrize("fault", STREAM_FAULTS)
 def test_each_check_catches_its_fault_alone(fault: str) -> None:
     tried = 0
     for dialect in DIALECTS:
-        if not FAULTS[fault].applies(dialect):
+        if not FAULTS[fault].applies(dialect) or (fault, dialect) in UNTOLD:
             continue
         tried += 1
         results = judged(dialect, fault)

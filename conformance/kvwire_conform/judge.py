@@ -21,6 +21,7 @@ from kvwire_conform.checks.batch import Batches
 from kvwire_conform.checks.events import Events
 from kvwire_conform.checks.framing import Framing as FramingChecks
 from kvwire_conform.checks.framing import split_live
+from kvwire_conform.checks.hashes import Hashes, HashSettings
 from kvwire_conform.checks.replay import Replay
 from kvwire_conform.checks.stream import Stream
 from kvwire_conform.checks.tallies import Tallies
@@ -52,6 +53,7 @@ class Told:
         replay_expected: whether replies may still fill gaps.
         only: ids of the checks to report; None for all.
         rerun: the command line that reruns one check.
+        hashes: the recipe to recompute hashes by; None to leave them.
     """
 
     dialect: Dialect | None = None
@@ -60,6 +62,7 @@ class Told:
     replay_expected: bool = False
     only: frozenset[str] | None = None
     rerun: Callable[[str], str] = no_rerun
+    hashes: HashSettings | None = None
 
 
 class SourceJudge:
@@ -75,6 +78,7 @@ class SourceJudge:
         self.batches = Batches(self.tallies, told.ranks.get(name))
         self.events = Events(self.tallies)
         self.stream = Stream(self.tallies, told.block_size)
+        self.hashes = Hashes(self.tallies, told.hashes)
         self.replay = Replay(self.tallies, self.order)
         self.traits = Traits()
         self.messages = 0
@@ -225,11 +229,13 @@ class SourceJudge:
 
     def _deliver(self, message: Message) -> None:
         self.stream.see(message)
+        self.hashes.see(message)
 
     def finish(self) -> tuple[Source, list[CheckResult]]:
         """No more comes: the verdicts of this publisher."""
         self._follow(self.replay.finish(frozenset(d.framing for d in self.spoken.candidates_for_framing)))
         self._follow(self.order.finish())
+        self.hashes.finish()
         self.spoken.framings |= self.replay.framings
         likely = self.spoken.likely
         topic = self.framing.topic

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kvwire import __version__
 from kvwire.dialects import Dialect
+from kvwire_conform.checks.hashes import HashSettings
 from kvwire_conform.judge import Judge, SourceJudge, Told, no_rerun
 from kvwire_conform.model import CheckResult, Report, Source, Verdict
 from kvwire_conform.outcome import Exit, outcome
@@ -30,6 +31,7 @@ class Options:
         required: ids of checks that have to have judged something.
         warnings_fail: whether a warning counts as a failure.
         rerun: the command line that reruns one check.
+        hashes: the recipe to recompute hashes by; None to leave them.
     """
 
     subject: list[str]
@@ -40,6 +42,7 @@ class Options:
     required: frozenset[str] = frozenset()
     warnings_fail: bool = False
     rerun: Callable[[str], str] = no_rerun
+    hashes: HashSettings | None = None
 
     def told(self, *, replay_expected: bool) -> Told:
         """The part that the judge needs."""
@@ -50,6 +53,7 @@ class Options:
             replay_expected=replay_expected,
             only=self.only,
             rerun=self.rerun,
+            hashes=self.hashes,
         )
 
 

@@ -55,9 +55,14 @@ class Tally:
         if not self._kept_violation and len(self.findings) < MAX_FINDINGS:
             self.findings.append(make())
 
-    def undecidable(self, reason: str) -> None:
-        """Count one thing that could not be judged, and why."""
-        self.undecided += 1
+    def count_violations(self, count: int) -> None:
+        """Count further things that were wrong, of which no finding was kept."""
+        self.judged += count
+        self.violations += count
+
+    def undecidable(self, reason: str, count: int = 1) -> None:
+        """Count things that could not be judged, and why."""
+        self.undecided += count
         self.doubt = self.doubt or reason
 
     def note(self, text: str) -> None:
