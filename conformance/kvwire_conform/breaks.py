@@ -27,36 +27,90 @@ class Break:
 
 BREAKS = (
     Break("one-frame", "messages of one frame", "every consumer that wants topic, seq and payload drops them"),
-    Break("two-frames", "messages of two frames, without a seq", "every consumer but Infera's Python client drops them"),
+    Break(
+        "two-frames", "messages of two frames, without a seq", "every consumer but Infera's Python client drops them"
+    ),
     Break("short-seq", "a seq that is not 8 bytes wide", "Dynamo drops the message; llm-d before #492 crashed"),
-    Break("topic", "a topic that is not kv@<pod>@<model>", "llm-d filters on kv@, and takes pod and model from the topic"),
-    Break("two-elements", "batches of two elements", "Dynamo 1.2.1 to 1.6.1, llm-d and Mooncake's Conductor lose every batch"),
+    Break(
+        "topic", "a topic that is not kv@<pod>@<model>", "llm-d filters on kv@, and takes pod and model from the topic"
+    ),
+    Break(
+        "two-elements",
+        "batches of two elements",
+        "Dynamo 1.2.1 to 1.6.1, llm-d and Mooncake's Conductor lose every batch",
+    ),
     Break("rank-nil", "batches whose DP rank is nil", "AIBrix and Mooncake's Conductor lose the batch"),
     Break("ts-int", "an integer timestamp", "AIBrix loses the batch"),
-    Break("maps", "map events", "AIBrix, llm-d's SGLang adapter, kthena, Infera's SGLang reader and Mooncake's Conductor "
-          "for vLLM read arrays only: they lose every batch"),
-    Break("arrays", "array events", "Infera's vLLM reader and the structs of vLLM >= 0.24.0 and SGLang >= 0.5.20 read maps only"),
-    Break("salt-slot7", "a metadata map in slot 7 (salted slot8 events)", "Dynamo 1.2.1 to 1.4.2, llm-d and AIBrix lose the "
-          "whole batch, unsalted siblings included; Dynamo 1.6.1 reads it"),
-    Break("salt-elsewhere", "cache salts", "Dynamo 1.2.1 and 1.3.1 drop the salt of maps and of extra_keys silently: tenants "
-          "share cache; llm-d ignores cache_salt"),
-    Break("hash-bytes", "hashes as byte strings", "Dynamo 1.2.1 to 1.6.1, kthena and sgl-router lose the batch; AIBrix takes the "
-          "first 8 bytes where vLLM means the last 8"),
-    Break("hash-small", "a hash or parent that msgpack writes in fewer than 9 bytes", "llm-d loses the batch: its decoder "
-          "takes 64-bit integers only"),
+    Break(
+        "maps",
+        "map events",
+        "AIBrix, llm-d's SGLang adapter, kthena, Infera's SGLang reader and Mooncake's Conductor "
+        "for vLLM read arrays only: they lose every batch",
+    ),
+    Break(
+        "arrays",
+        "array events",
+        "Infera's vLLM reader and the structs of vLLM >= 0.24.0 and SGLang >= 0.5.20 read maps only",
+    ),
+    Break(
+        "salt-slot7",
+        "a metadata map in slot 7 (salted slot8 events)",
+        "Dynamo 1.2.1 to 1.4.2, llm-d and AIBrix lose the "
+        "whole batch, unsalted siblings included; Dynamo 1.6.1 reads it",
+    ),
+    Break(
+        "salt-elsewhere",
+        "cache salts",
+        "Dynamo 1.2.1 and 1.3.1 drop the salt of maps and of extra_keys silently: tenants "
+        "share cache; llm-d ignores cache_salt",
+    ),
+    Break(
+        "hash-bytes",
+        "hashes as byte strings",
+        "Dynamo 1.2.1 to 1.6.1, kthena and sgl-router lose the batch; AIBrix takes the "
+        "first 8 bytes where vLLM means the last 8",
+    ),
+    Break(
+        "hash-small",
+        "a hash or parent that msgpack writes in fewer than 9 bytes",
+        "llm-d loses the batch: its decoder takes 64-bit integers only",
+    ),
     Break("hash-unsigned", "hashes of 2^63 and more", "sgl-router reads int64 and loses the batch"),
-    Break("bigram", "bigram token pairs", "llm-d, AIBrix, kthena and every engine's own structs lose the batch; Dynamo reads them"),
+    Break(
+        "bigram",
+        "bigram token pairs",
+        "llm-d, AIBrix, kthena and every engine's own structs lose the batch; Dynamo reads them",
+    ),
     Break("token-wide", "token ids of 2^32 and more", "Dynamo, AIBrix and Infera read u32 and lose the batch"),
     Break("token-odd", "token ids that are negative or strings", "Dynamo, AIBrix and kthena lose the batch"),
-    Break("tokens-empty", "stored blocks without tokens", "Dynamo cannot index them; llm-d takes them for a change of tier"),
-    Break("unknown-tag", "a tag no dialect knows", "Dynamo up to 1.6.1, llm-d, AIBrix and every engine's own structs lose the batch"),
-    Break("medium-unknown", "a medium that is no engine's constant", "Dynamo up to 1.4.2 indexes it as GPU, 1.6.1 drops the event"),
+    Break(
+        "tokens-empty",
+        "stored blocks without tokens",
+        "Dynamo cannot index them; llm-d takes them for a change of tier",
+    ),
+    Break(
+        "unknown-tag",
+        "a tag no dialect knows",
+        "Dynamo up to 1.6.1, llm-d, AIBrix and every engine's own structs lose the batch",
+    ),
+    Break(
+        "medium-unknown",
+        "a medium that is no engine's constant",
+        "Dynamo up to 1.4.2 indexes it as GPU, 1.6.1 drops the event",
+    ),
     Break("parent-zero", "parent 0", "llm-d takes it for the root; Dynamo looks for a block 0 and drops the event"),
     Break("clear", "AllBlocksCleared", "Mooncake's Conductor rejects the batch; llm-d before #593 ignored it"),
-    Break("restart", "a restart", "Dynamo 1.2.1 to 1.6.1 ignores the new publisher until it passes the old seq, and keeps the "
-          "stale blocks"),
+    Break(
+        "restart",
+        "a restart",
+        "Dynamo 1.2.1 to 1.6.1 ignores the new publisher until it passes the old seq, and keeps the stale blocks",
+    ),
     Break("replay-old", "replay replies of seq and payload", "Dynamo 1.4.2 reads replies with a topic only"),
-    Break("replay-new", "replay replies of topic, seq and payload", "Dynamo 1.2.1 and 1.3.1 read replies without a topic only"),
+    Break(
+        "replay-new",
+        "replay replies of topic, seq and payload",
+        "Dynamo 1.2.1 and 1.3.1 read replies without a topic only",
+    ),
 )
 
 

@@ -15,7 +15,7 @@ from kvwire.codec import Decoder
 from kvwire.dialects import Dialect, Encoding
 from kvwire.errors import WireError
 from kvwire.index import Policy
-from kvwire_conform import capture_notes as notes
+from kvwire_conform import capture_words as words
 from kvwire_conform.breaks import Traits
 from kvwire_conform.checks.batch import Batches
 from kvwire_conform.checks.events import Events
@@ -33,6 +33,12 @@ from kvwire_conform.spoken import Spoken, deviations, every_dialect, nearest
 
 MAX_ANALYSED = 200
 """Deviating messages that are analysed in full; the rest are counted by their first fault."""
+
+_MALFORMED_OVER = (
+    words.REPLAY_MALFORMED_ANSWERED,
+    words.REPLAY_MALFORMED_ENDLESS,
+    words.REPLAY_MALFORMED_UNANSWERED,
+)
 
 _decode = Decoder(on_error="collect").decode
 
@@ -134,9 +140,17 @@ class SourceJudge:
         self._follow(self.replay.request(record))
 
     def noted(self, record: Record) -> None:
-        """The capture says something."""
-        if record.text.startswith(notes.REPLAY_TIMEOUT):
+        """The capture says something that no frame can show."""
+        word, fields = words.parse(record.text)
+        after_malformed = fields.get("kind") == words.Kind.AFTER_MALFORMED
+        if word == words.REPLAY_TIMEOUT:
             self.replay.timed_out()
+        elif word in _MALFORMED_OVER:
+            self.replay.malformed_over()
+        elif word in (words.REPLAY_LOST, words.REPLAY_NEVER_CONNECTED):
+            self.replay.unreachable(after_malformed)
+        elif word == words.CAPTURE_END and fields.get("reason") in ("stopped", "bytes"):
+            self.replay.stopped()
 
     def _read(self, message: Message) -> None:
         try:

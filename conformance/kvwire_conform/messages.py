@@ -76,9 +76,7 @@ class Message:
             key=error.key,
         )
 
-    def evidence(
-        self, *, event_index: int | None = None, slot: int | None = None, key: str | None = None
-    ) -> Evidence:
+    def evidence(self, *, event_index: int | None = None, slot: int | None = None, key: str | None = None) -> Evidence:
         """The frames, and the event (or the batch) slot by slot."""
         return Evidence(
             seq=self.seq,
@@ -104,7 +102,10 @@ def explain(
             return [f"  {mp.describe(payload)}"]
         parts = mp.elements(payload)
         if event_index is None:
-            return [_line(index, _BATCH[index] if index < 3 else "", part, index == slot) for index, part in enumerate(parts)]
+            return [
+                _line(index, _BATCH[index] if index < 3 else "", part, index == slot)
+                for index, part in enumerate(parts)
+            ]
         event = mp.element(parts[1], event_index)
         if mp.kind_of(event[0]) == "array":
             slots = mp.elements(event)
@@ -127,7 +128,9 @@ def _line(index: int | None, name: str, value: bytes, culprit: bool) -> str:
 def _shown(value: bytes) -> str:
     kind = mp.kind_of(value[0])
     if kind == "array" and len(value) <= 200:
-        inside = [mp.describe(item) if mp.kind_of(item[0]) in ("map", "bin", "array") else str(mp.scalar(item))
-                  for item in mp.elements(value)]
+        inside = [
+            mp.describe(item) if mp.kind_of(item[0]) in ("map", "bin", "array") else str(mp.scalar(item))
+            for item in mp.elements(value)
+        ]
         return f"array of {len(inside)} [{', '.join(inside)}]"
     return mp.describe(value)

@@ -135,7 +135,7 @@ class Order:
 
     def replay_ended(self, asked: int | None) -> Iterator[Step]:
         """A replay from ``asked`` is over: what it did not bring is gone for good."""
-        if self.next is None and self._held and asked == 0:
+        if asked is not None and self._held and asked <= (self.next or 0):
             yield from self._flush()
 
     def finish(self) -> Iterator[Step]:

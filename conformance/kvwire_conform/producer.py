@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kvwire import __version__
@@ -43,6 +43,10 @@ class Options:
     warnings_fail: bool = False
     rerun: Callable[[str], str] = no_rerun
     hashes: HashSettings | None = None
+
+    def with_found(self, *, block_size: int | None, ranks: Mapping[str, int]) -> Options:
+        """These options, with what a discovery told; what the user told goes first."""
+        return replace(self, block_size=self.block_size or block_size, ranks={**ranks, **self.ranks})
 
     def told(self, *, replay_expected: bool) -> Told:
         """The part that the judge needs."""

@@ -180,6 +180,11 @@ def hash_as_bytes(sim: Simulator, event: BlockStored) -> None:
     event.block_hashes = [sim.fault_random.getrandbits(256).to_bytes(32, "big")]
 
 
+def other_hash(sim: Simulator, event: BlockStored) -> None:
+    # The last of several: with its parent's hash right, no salt or namespace that the dialect hides can explain it.
+    event.block_hashes[-1] = sim.random_hash()
+
+
 def parent_zero(sim: Simulator, event: BlockStored) -> None:
     event.parent_block_hash = 0
 

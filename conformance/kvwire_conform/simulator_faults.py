@@ -30,7 +30,8 @@ class Fault:
         id: id of the requirement that it violates, and of the check that finds it.
         sentence: what the publisher does.
         side: ``stream`` or ``replay``; a fault of the replay endpoint leaves the live messages right.
-        told: what a judge has to be told to see it: ``dp_rank`` of the endpoint, or ``block_size``.
+        told: what a judge has to be told to see it: ``dp_rank`` of the endpoint, ``block_size``, or ``hash``, the recipe
+            (`Profile.recipe` and `Profile.hash_seed`).
         from_start: there from the first message on, because a change in the middle would violate something else too.
         possible: whether a dialect can have it; see `applies`.
         unless: why the other dialects cannot.
@@ -154,6 +155,14 @@ FAULTS: dict[str, Fault] = {
             possible=_has("cache_salt"),
             unless="its events show no salt",
             act=acts.salt_ignored,
+        ),
+        Fault(
+            "hash-recomputes",
+            "A stored block has a hash that does not follow from its tokens.",
+            told=frozenset(("hash",)),
+            possible=lambda dialect: dialect.id != "slot8-lora",
+            unless="its events hide the extra keys that go into a hash, so that any hash may be right",
+            act=acts.stored_wrongly(acts.other_hash, blocks=2),
         ),
         Fault("replay-framing", "Every second reply of an answer has the other framing.", side="replay"),
         Fault("replay-contiguous", "A batch in the middle of an answer is left out.", side="replay"),

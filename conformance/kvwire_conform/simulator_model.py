@@ -126,7 +126,7 @@ class Simulator:
         self._workload = Workload(
             random.Random(f"{seed}/{dp_rank}/requests"),
             block_size=block_size,
-            max_blocks=max(2, capacity // 8),
+            max_blocks=max(4, capacity // 8),
             prefixes=prefixes,
             sessions=sessions,
             salts=self.salts,

@@ -76,6 +76,18 @@ class Profile:
         return self.dialect.carries("BlockStored", "cache_salt")
 
     @property
+    def recipe(self) -> str:
+        """How the blocks are hashed, as `kvwire.hashing.catalog.get_recipe` takes it."""
+        if self.family is Family.VLLM:
+            return "vllm:sha256"
+        return "sglang:dynamo" if self.namespaced else "sglang"
+
+    @property
+    def hash_seed(self) -> str | None:
+        """PYTHONHASHSEED of vLLM's processes; SGLang's hashes have no seed."""
+        return "0" if self.family is Family.VLLM else None
+
+    @property
     def sliding_group(self) -> int:
         """Which of two groups is the sliding-window one; vLLM numbers it first."""
         return 0 if self.family is Family.VLLM else 1

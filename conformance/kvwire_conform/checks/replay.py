@@ -66,6 +66,7 @@ class Replay:
         self._after_malformed = False
         self._newest: int | None = None
         self._seen = False
+        self._stopped = False
         for check in REPLAY_CHECKS:
             tallies[check].skip("no replay endpoint; give --replay")
 
@@ -90,7 +91,7 @@ class Replay:
         self._open = None
         if answer is None or answer.asked is None:
             return
-        if self._after_malformed:
+        if self._after_malformed and not answer.replies:
             self._after_malformed = False
             self.tallies["replay-survives-malformed"].violation(
                 lambda: Message(0.0, "replay", [], b"", None, b"").finding(
@@ -109,6 +110,30 @@ class Replay:
                 "A ROUTER drops frames, the end marker too, beyond its high-water mark (sglang #38945)",
             )
         )
+
+    def malformed_over(self) -> None:
+        """The wait for an answer to a malformed request is over, whatever came."""
+        self._open = None
+
+    def unreachable(self, after_malformed: bool) -> None:
+        """The replay endpoint cannot be connected to, at all or any more."""
+        self._open = None
+        if after_malformed and self._after_malformed:
+            self._after_malformed = False
+            self.tallies["replay-survives-malformed"].violation(
+                lambda: Message(0.0, "replay", [], b"", None, b"").finding(
+                    "an answer to the good request that followed a malformed one",
+                    "no connection: the replay endpoint is gone",
+                    "any client can stop the publisher with one bad message",
+                )
+            )
+        elif not self._seen:
+            for check in REPLAY_CHECKS:
+                self.tallies[check].skip("the replay endpoint was never connected")
+
+    def stopped(self) -> None:
+        """The capture was stopped: an answer that is open is not a fault."""
+        self._stopped = True
 
     def reply(self, record: Record) -> Iterator[Iterator[Step]]:
         """A reply came: what it puts in order."""
@@ -251,6 +276,8 @@ class Replay:
 
     def finish(self, framings: frozenset[Framing]) -> Iterator[Step]:
         """No more comes. ``framings`` are those that the stream's dialect allows."""
+        if self._stopped:
+            self._open = None
         yield from self._close(ended=False)
         if not self._seen:
             return
