@@ -24,7 +24,7 @@ def _decoder(dialect_id: str) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(batch, ext_hook=refuse_ext)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _decode(dialect_id: str) -> Any:
     return _decoder(dialect_id).decode
 

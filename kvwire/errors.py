@@ -14,7 +14,10 @@
     └── UsageError                   the caller's fault
         ├── DialectError               no such dialect
         ├── InvalidEventError          a value that no msgpack encoder can write
-        └── LossyEncodeError           a field that the dialect cannot carry
+        ├── LossyEncodeError           a field that the dialect cannot carry
+        └── hashing.errors.*           a recipe, token or digest that cannot be used
+
+``hints.HintError`` is a KvwireError of its own: a hint is data from a client.
 
 `code` is a stable slug meant for programs; the message is meant for people and may be reworded.
 """

@@ -48,7 +48,7 @@ def test_every_payload_is_its_release_s_dialect(path: Path) -> None:
         assert kvwire.decode(payload, skip_tokens=True) == batch
 
 
-def judged(records: list[Record]) -> tuple[Any, dict[str, Any]]:
+def judged(records: list[Record]) -> tuple[Any, dict[tuple[str, str], Any]]:
     judge = Judge(Told(replay_expected=any(r.channel == "replay" for r in records)), "capture")
     for record in records:
         judge.feed(record)

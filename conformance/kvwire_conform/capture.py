@@ -80,14 +80,21 @@ class _Line:
     asked_at: float = 0.0
     heard_at: float = 0.0
     failures: int = 0
-    finished: bool = False
+    probed: bool = False
+    over: bool = False
     seen_disconnects: int = 0
     window: float = 0.0
     in_window: int = 0
 
     def __post_init__(self) -> None:
         self.asks = Asks(self.seqs)
-        self.finished = self.replay is None
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something left to ask, or an answer to wait for."""
+        if self.replay is None:
+            return False
+        return self.ask is not None or not (self.over or (self.probed and self.seqs.gap() is None))
 
 
 class Capture:
@@ -178,6 +185,8 @@ class Capture:
             yield from self._note_all(words.CAPTURE_END, reason=self.outcome.reason)
             if self.outcome.reason in ("time", "batches"):
                 yield from self._finish()
+            for line in self._lines:
+                yield from self._watch(line)
             self._diagnose()
         finally:
             self._tally()
@@ -232,7 +241,6 @@ class Capture:
                     heartbeat=self._heartbeat,
                     poller=self._poller,
                 )
-                line.finished = False
 
     # Listening ------------------------------------------------------------------------------------------------------
 
@@ -404,17 +412,15 @@ class Capture:
             return
         now = time.monotonic()
         if line.probes is not None and line.failures >= MAX_FAILURES:
-            line.finished = True
+            line.over = True
             yield self._note(line, words.REPLAY_ABANDONED, kind=ask.kind)
             return
         if line.probes is not None and not link.ready and ask.kind is not Kind.AFTER_MALFORMED:
             if line.waiting is None:
                 line.waiting, line.waiting_since = ask, now
-            if now - line.waiting_since < self._replay_timeout:
-                return
-            line.finished = True
-            word = words.REPLAY_LOST if link.handshakes else words.REPLAY_NEVER_CONNECTED
-            yield self._note(line, word, kind=ask.kind) if link.handshakes else self._note(line, word)
+            if now - line.waiting_since >= self._replay_timeout:
+                line.over = True
+                yield self._note(line, words.REPLAY_LOST, kind=ask.kind)
             return
         line.waiting = None
         yield from self._send(line, link, ask, now)
@@ -440,33 +446,35 @@ class Capture:
 
     def _finish(self) -> Iterator[Record]:
         began = time.monotonic()
-        probing_topics = False
         for line in self._lines:
             if self._topic and not line.heard.messages and line.live.ready:
                 line.live.subscribe(b"")
-                line.heard.topic_probed = probing_topics = True
+                line.heard.topic_probed = True
             if line.replay is None:
                 continue
-            if not self._probe:
-                line.finished = True
-            elif not line.replay.handshakes and not line.replay.unmonitored:
-                line.finished = True
+            if not line.replay.handshakes and not line.replay.unmonitored:
+                line.over = True
                 yield self._note(line, words.REPLAY_NEVER_CONNECTED)
-            else:
+            elif self._probe:
                 line.probes = line.asks.probes(malformed=self._malformed, horizon=2 * self._replay_timeout)
+            else:
+                line.probes = iter(())
         while not self._stop.is_set() and self._bytes < self._max_bytes:
-            busy = any(line.ask is not None or not line.finished for line in self._lines)
-            if not busy and not (probing_topics and time.monotonic() - began < TOPIC_PROBE):
+            busy = any(line.busy for line in self._lines)
+            unheard = any(line.heard.topic_probed and not line.heard.topics for line in self._lines)
+            if not busy and not (unheard and time.monotonic() - began < TOPIC_PROBE):
                 return
             yield from self._turn(self._next_probe)
         self.outcome.reason = "stopped" if self._stop.is_set() else "bytes"
 
     def _next_probe(self, line: _Line) -> Ask | None:
-        if line.finished or line.probes is None:
+        if line.over or line.probes is None:
             return None
         ask = next(line.probes, None)
         if ask is None:
-            line.finished = True
+            line.probed = True
+            # A gap of the last moments: a replay can still tell what it was.
+            ask = line.asks.about_gap()
         return ask
 
     def _diagnose(self) -> None:

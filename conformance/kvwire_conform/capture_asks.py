@@ -136,6 +136,10 @@ class Asks:
         if not self._started:
             self._started = True
             return self._good(Kind.START, 0)
+        return self.about_gap()
+
+    def about_gap(self) -> Ask | None:
+        """An ask about the first gap in what was seen, or None when there is none left to ask about."""
         start = self.seqs.gap()
         if start is None:
             return None

@@ -24,45 +24,67 @@ _CHECK_HELP = "Report this check alone; may be given several times."
 
 def producer(
     endpoints: Annotated[
-        list[str] | None, typer.Argument(metavar="[ENDPOINT]...", help="Live publishers, e.g. tcp://host:5557.")
+        list[str] | None, typer.Argument(metavar="ENDPOINT", help="Live publishers, e.g. tcp://host:5557.")
     ] = None,
     recording: Annotated[
-        list[Path] | None, typer.Option(help="Judge recorded frames instead; may be given several times.")
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Judge recorded frames instead; may be given several times."),
     ] = None,
     server: Annotated[
-        str | None, typer.Option(help="Find endpoints, topic, block size and ranks on SGLang's /server_info.")
+        str | None,
+        typer.Option(metavar="URL", help="Find endpoints, topic, block size and ranks on SGLang's /server_info."),
     ] = None,
     replay: Annotated[
-        list[str] | None, typer.Option(help="Replay endpoint, one for each ENDPOINT in the same order.")
+        list[str] | None,
+        typer.Option(metavar="ENDPOINT", help="Replay endpoint, one for each ENDPOINT in the same order."),
     ] = None,
     dialect: Annotated[
-        str, typer.Option(help="What it has to speak: an id, an alias, a release such as vllm==0.33.0, or auto.")
+        str,
+        typer.Option(
+            metavar="ID", help="What it has to speak: an id, an alias, a release such as vllm==0.33.0, or auto."
+        ),
     ] = "auto",
-    topic: Annotated[str, typer.Option(help="Subscribe to topics that start with this.")] = "",
-    for_: Annotated[str, typer.Option("--for", help="How long to listen: 30s, 2m, 1h.")] = "30s",
-    batches: Annotated[int | None, typer.Option(min=1, help="Stop after this many batches.")] = None,
-    block_size: Annotated[int | None, typer.Option(min=1, help="Tokens per block that the router expects.")] = None,
+    topic: Annotated[str, typer.Option(metavar="TEXT", help="Subscribe to topics that start with this.")] = "",
+    for_: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long to listen: 30s, 2m, 1h.")] = "30s",
+    batches: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after this many batches.")] = None,
+    block_size: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Tokens per block that the router expects.")
+    ] = None,
     dp_size: Annotated[
-        int | None, typer.Option(min=1, help="Listen to this many DP ranks, at the port of ENDPOINT plus the rank.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Listen to this many DP ranks, at the port of ENDPOINT plus the rank."),
     ] = None,
     bind: Annotated[bool, typer.Option("--bind", help="Bind ENDPOINT and let the engine connect.")] = False,
-    record: Annotated[Path | None, typer.Option(help="Also write the frames to this file, as a recording.")] = None,
-    hash_: Annotated[
-        str | None, typer.Option("--hash", help="Recompute the hashes by this recipe: sglang, vllm:sha256_cbor …")
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the frames to this file, as a recording.")
     ] = None,
-    hash_seed: Annotated[str | None, typer.Option(help="PYTHONHASHSEED of a vLLM engine.")] = None,
+    hash_: Annotated[
+        str | None,
+        typer.Option(
+            "--hash", metavar="RECIPE", help="Recompute the hashes by this recipe: sglang, vllm:sha256_cbor …"
+        ),
+    ] = None,
+    hash_seed: Annotated[str | None, typer.Option(metavar="SEED", help="PYTHONHASHSEED of a vLLM engine.")] = None,
     hash_extra_keys: Annotated[
         str | None,
-        typer.Option(help="How vLLM hashes extra keys: bare (up to 0.30.0) or tagged; found out if not given."),
+        typer.Option(
+            metavar="FORM", help="How vLLM hashes extra keys: bare (up to 0.30.0) or tagged; found out if not given."
+        ),
     ] = None,
-    check: Annotated[list[str] | None, typer.Option(help=_CHECK_HELP)] = None,
+    check: Annotated[list[str] | None, typer.Option(metavar="ID", help=_CHECK_HELP)] = None,
     require: Annotated[
         list[str] | None,
-        typer.Option(help="Inconclusive (4) unless this check judged something; may be given several times."),
+        typer.Option(
+            metavar="ID", help="Inconclusive (4) unless this check judged something; may be given several times."
+        ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Count warnings as failures.")] = False,
-    json: Annotated[Path | None, typer.Option(help="Write the report as JSON; - for standard output.")] = None,
-    junit: Annotated[Path | None, typer.Option(help="Write the report as JUnit XML; - for standard output.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report as JSON; - for standard output.")
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report as JUnit XML; - for standard output.")
+    ] = None,
     verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Show every check.")] = 0,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No report in the terminal, only files and exit code.")
@@ -107,10 +129,12 @@ def producer(
 
 
 def demo(
-    dialect: Annotated[str, typer.Option(help="The dialect that the embedded engine speaks.")] = "slot8",
-    seconds: Annotated[str, typer.Option("--for", help="How long to listen.")] = "6s",
-    seed: Annotated[int, typer.Option(help="Seed of the embedded engine.")] = 7,
-    fault: Annotated[str | None, typer.Option(help="Let it misbehave: the id of a check, e.g. parent-known.")] = None,
+    dialect: Annotated[str, typer.Option(metavar="ID", help="The dialect that the embedded engine speaks.")] = "slot8",
+    seconds: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long to listen.")] = "6s",
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the embedded engine.")] = 7,
+    fault: Annotated[
+        str | None, typer.Option(metavar="ID", help="Let it misbehave: the id of a check, e.g. parent-known.")
+    ] = None,
     verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Show every check.")] = 0,
 ) -> None:
     """Start an embedded engine on loopback and judge it over real ZeroMQ."""

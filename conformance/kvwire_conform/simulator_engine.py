@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -267,7 +268,7 @@ class SimulatedEngine:
                 if each is not None:
                     poller.register(each, zmq.POLLIN)
         while not self._stopping.is_set():
-            ready = dict(poller.poll(self._nap()))
+            ready = dict(poller.poll(math.ceil(self._nap())))
             for rank in self._ranks:
                 if rank.pub in ready:
                     self._subscription(rank)
