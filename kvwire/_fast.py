@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from kvwire._msgpack import header, refuse_ext
-from kvwire._walk import prefixed_salt
+from kvwire._walk import extra_keys_problem, prefixed_salts
+from kvwire.dialects import ALL_MEDIA
 from kvwire.errors import ShapeError
 from kvwire.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
 
@@ -25,7 +26,7 @@ REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError,
 """What msgspec raises for bytes it does not take; all of it is left to the walk."""
 
 
-class SaltSlot(msgspec.Struct, gc=False):
+class SaltSlot(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     """A metadata map in slot 7 or 14, before its salt is moved to where it belongs."""
 
     cache_salt: str
@@ -162,42 +163,43 @@ def _slow_sniff(payload: bytes) -> bool:
     return 0x80 <= first < 0x90 or first in (0xDE, 0xDF)
 
 
-def settle_array_salts(payload: bytes, events: list[Any]) -> bool:
-    """Move each salt to ``cache_salt``. False when an event has two different ones, which the walk will name."""
-    if b"cache" not in payload:
-        return True
-    for event in events:
-        if event.tag != "BlockStored":
-            continue
-        found = set()
-        if type(event.lora_name) is SaltSlot:
-            found.add(event.lora_name.cache_salt)
-            event.lora_name = None
-        if type(event.cache_salt) is SaltSlot:
-            found.add(event.cache_salt.cache_salt)
-            event.cache_salt = None
-        prefixed = prefixed_salt(event.extra_keys)
-        if prefixed is not None:
-            found.add(prefixed)
-        if len(found) > 1:
-            return False
-        if found:
-            event.cache_salt = found.pop()
-    return True
+def settle(payload: bytes, events: list[Any]) -> bool:
+    """Move each salt to ``cache_salt``, and look at what the types above cannot tell.
 
-
-def settle_map_salts(payload: bytes, events: list[Any]) -> bool:
-    """As `settle_array_salts`, for map events."""
-    if b"dynamo-cache-salt:" not in payload:
-        return True
+    False when the walk has to judge: two salts in one event or in one metadata map, a timestamp or deep nesting in extra
+    keys, or a clear whose owner is a medium.
+    """
+    metadata = 0
     for event in events:
-        if event.tag != "BlockStored":
-            continue
-        prefixed = prefixed_salt(event.extra_keys)
-        if prefixed is not None:
-            if event.cache_salt not in (None, prefixed):
+        if event.tag == "BlockStored":
+            extra_keys = event.extra_keys
+            carried = type(event.lora_name) is SaltSlot or type(event.cache_salt) is SaltSlot
+            if carried:
+                metadata += (type(event.lora_name) is SaltSlot) + (type(event.cache_salt) is SaltSlot)
+            elif not extra_keys or not any(extra_keys):
+                continue
+            if extra_keys_problem(extra_keys) is not None or not _settle_one(event):
                 return False
-            event.cache_salt = prefixed
+        elif event.tag == "AllBlocksCleared" and event.ownership in ALL_MEDIA:
+            return False
+    # A key that stands twice in a metadata map is read once by msgspec; a salt that spells the key is left to the walk.
+    return not metadata or payload.count(b"cache_salt") == metadata
+
+
+def _settle_one(event: Any) -> bool:
+    found = prefixed_salts(event.extra_keys)
+    if type(event.lora_name) is SaltSlot:
+        found.add(event.lora_name.cache_salt)
+        event.lora_name = None
+    if type(event.cache_salt) is SaltSlot:
+        found.add(event.cache_salt.cache_salt)
+        event.cache_salt = None
+    elif event.cache_salt is not None:
+        found.add(event.cache_salt)
+    if len(found) > 1:
+        return False
+    if found:
+        event.cache_salt = found.pop()
     return True
 
 

@@ -6,6 +6,7 @@ means, and is the only place where that is decided. What the fast path accepts, 
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import msgspec
 
 from kvwire import _hints as hints
 from kvwire import _msgpack as mp
-from kvwire.dialects import DIALECTS, Dialect, Encoding
+from kvwire.dialects import ALL_MEDIA, DIALECTS, Dialect, Encoding
 from kvwire.dialects.base import METADATA
 from kvwire.errors import (
     LimitError,
@@ -39,6 +40,9 @@ from kvwire.events import (
 
 SALT_PREFIX = "dynamo-cache-salt:"
 MAX_FAULTS = 1000
+MAX_KEY_DEPTH = 4
+"""Levels of arrays and maps inside one extra key; a multi-modal identifier has one."""
+
 _MIN_EVENT_BYTES = 8
 _FREE_EVENTS = 4096
 
@@ -273,12 +277,13 @@ class _Walk:
             )
         for index, raw in enumerate(_raws.decode(value)):
             self.index, self.tag = index, None
+            before = len(self.found.faults)
             try:
                 event = self._event(bytes(raw))
             except WireError as error:
                 self._fault(error)
             else:
-                if event is not None:
+                if event is not None and len(self.found.faults) == before:
                     self.found.events.append(event)
                     self.found.positions.append(index)
         self.index, self.tag = None, None
@@ -367,7 +372,7 @@ class _Walk:
             read = self._metadata if name == METADATA or self._is_metadata(tag, slot, slots[slot]) else self._value
             key, found = read(slots[slot], name, slot=slot)
             if key == "cache_salt" and values.get(key) not in (None, found) and found is not None:
-                raise self._conflict(values[key], found, slot)
+                raise self._conflict(slot)
             values[key] = found if key not in values or found is not None else values[key]
         for slot in range(len(names) + 1, len(slots)):
             self._extra(
@@ -471,6 +476,15 @@ class _Walk:
         keyed: dict[Any, bytes] = {}
         for raw_key, raw in mp.pairs(value):
             key = mp.scalar(raw_key)
+            if isinstance(key, bytes) and mp.kind_of(raw_key[0]) == "str":
+                raise self._error(
+                    MalformedError,
+                    "a key is text that is not UTF-8",
+                    code="bad-utf8",
+                    key=raw_key.hex()[:40],
+                    expected="UTF-8",
+                    got="other bytes",
+                )
             if key in keyed:
                 raise self._duplicate(key)
             keyed[key] = raw
@@ -536,7 +550,7 @@ class _Walk:
             **where,
         )
 
-    def _conflict(self, one: str, other: str, slot: int | None) -> WireError:
+    def _conflict(self, slot: int | None) -> WireError:
         return self._error(
             ShapeError,
             "two salts in one event",
@@ -559,7 +573,7 @@ class _Walk:
     def _typed(self, value: bytes, name: str, *, slot: int | None = None) -> Any:
         expected = _TYPES[name][1]
         try:
-            return _DECODERS[name].decode(value)
+            found = _DECODERS[name].decode(value)
         except UnicodeDecodeError:
             raise self._bad_text(name, slot) from None
         except msgspec.ValidationError as error:
@@ -576,8 +590,32 @@ class _Walk:
             if "utf-8" in str(error).lower():
                 raise self._bad_text(name, slot) from None
             raise self._error(
-                MalformedError, f"{name} is not well-formed", slot=slot, key=name, expected=expected, got=str(error)
+                ShapeError,
+                f"{name} has a value that this wire does not have",
+                slot=slot,
+                key=name,
+                expected=expected,
+                got=str(error),
             ) from None
+        except RecursionError:
+            raise self._deep(name, slot, expected) from None
+        problem = extra_keys_problem(found) if name == "extra_keys" else None
+        if problem is not None:
+            raise self._error(
+                ShapeError, f"extra_keys holds {problem}", slot=slot, key=name, expected=expected, got=problem
+            )
+        return found
+
+    def _deep(self, name: str, slot: int | None, expected: str) -> WireError:
+        return self._error(
+            LimitError,
+            f"{name} is nested too deep",
+            code="too-deep",
+            slot=slot,
+            key=name,
+            expected=expected,
+            got="hundreds of levels",
+        )
 
     def _bad_text(self, name: str, slot: int | None) -> WireError:
         return self._error(
@@ -609,22 +647,42 @@ class _Walk:
                 )
         if tag == "BlockStored":
             values.setdefault("parent_block_hash", None)
-            prefixed = prefixed_salt(values.get("extra_keys"))
-            if prefixed is not None:
-                if values.get("cache_salt") not in (None, prefixed):
-                    raise self._conflict(values["cache_salt"], prefixed, None)
-                values["cache_salt"] = prefixed
+            told = values.get("cache_salt")
+            salts = prefixed_salts(values.get("extra_keys")) | ({told} if told is not None else set())
+            if len(salts) > 1:
+                raise self._conflict(None)
+            if salts:
+                values["cache_salt"] = salts.pop()
         event: Event = _CLASSES[tag](**values)
         return event
 
 
-def prefixed_salt(extra_keys: Any) -> str | None:
-    """The salt that extra_keys carry behind the prefix ``dynamo-cache-salt:``, or None."""
-    for entry in extra_keys or ():
-        for key in entry or ():
-            if isinstance(key, str) and key.startswith(SALT_PREFIX):
-                return key[len(SALT_PREFIX) :]
-    return None
+def prefixed_salts(extra_keys: Any) -> set[str]:
+    """The salts that extra_keys carry behind the prefix ``dynamo-cache-salt:``; more than one is a conflict."""
+    return {
+        key[len(SALT_PREFIX) :]
+        for entry in extra_keys or ()
+        for key in entry or ()
+        if isinstance(key, str) and key.startswith(SALT_PREFIX)
+    }
+
+
+def extra_keys_problem(extra_keys: Any) -> str | None:
+    """What is wrong inside well-formed extra keys, in words: a timestamp, or nesting beyond any identifier."""
+    return next(
+        filter(None, (_key_problem(key, MAX_KEY_DEPTH) for entry in extra_keys or () for key in entry or ())), None
+    )
+
+
+def _key_problem(key: Any, depth: int) -> str | None:
+    if isinstance(key, datetime.datetime):
+        return "a timestamp extension"
+    if not isinstance(key, list | dict):
+        return None
+    if not depth:
+        return "values nested too deep"
+    parts = key if isinstance(key, list) else [*key.keys(), *key.values()]
+    return next(filter(None, (_key_problem(part, depth - 1) for part in parts)), None)
 
 
 def _salt_of(value: bytes) -> str | None:
@@ -638,7 +696,8 @@ def _fitting(tag: str, slots: list[bytes]) -> tuple[str, ...]:
     """The positional names that these slots fit when no dialect is told.
 
     Array layouts of 13 slots, and removals of 5 to 7, are no dialect's: the slots past the last dialect of fewer slots
-    are read as ``dynamo``'s only when their types fit, and are unknown extras otherwise. So is slot 1 of a clear.
+    are read as ``dynamo``'s only when their types fit, and are unknown extras otherwise. So is slot 1 of a clear, where
+    ROCm ATOM writes a medium: taken for the owner, it would narrow a clear of everything.
     """
     names = _POSITIONAL[tag]
     doubtful: Callable[[int], bool]
@@ -649,12 +708,14 @@ def _fitting(tag: str, slots: list[bytes]) -> tuple[str, ...]:
     else:
         doubtful = lambda slot: True  # noqa: E731
     for slot in range(1, min(len(slots), len(names) + 1)):
-        if doubtful(slot) and not _fits(names[slot - 1], slots[slot]):
+        if doubtful(slot) and not _fits(tag, names[slot - 1], slots[slot]):
             return names[: slot - 1]
     return names
 
 
-def _fits(name: str, value: bytes) -> bool:
+def _fits(tag: str, name: str, value: bytes) -> bool:
+    if tag == "AllBlocksCleared" and mp.scalar(value) in ALL_MEDIA:
+        return False
     try:
         _DECODERS[name].decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError):

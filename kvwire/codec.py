@@ -11,7 +11,7 @@ import msgspec
 
 from kvwire import _fast as fast
 from kvwire._exact import surely_conforms
-from kvwire._walk import SALT_PREFIX, Reading, prefixed_salt, walk
+from kvwire._walk import SALT_PREFIX, Reading, prefixed_salts, walk
 from kvwire.detection import Detection, detect
 from kvwire.dialects import DIALECTS, Dialect, get_dialect, wire
 from kvwire.dialects.base import METADATA, EventLayout
@@ -95,10 +95,10 @@ class Decoder:
         try:
             if fast.events_are_maps(payload):
                 batch: EventBatch = self._map(payload)
-                sound = fast.settle_map_salts(payload, batch.events) and fast.keys_are_unique(payload)
+                sound = fast.keys_are_unique(payload) and fast.settle(payload, batch.events)
             else:
                 batch = self._array(payload)
-                sound = fast.settle_array_salts(payload, batch.events)
+                sound = fast.settle(payload, batch.events)
         except fast.REFUSED:
             return None
         if not sound or not math.isfinite(batch.ts):
@@ -276,7 +276,7 @@ _WITHOUT_METADATA: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
 
 def _with_salt(event: BlockStored, salt: str, *, one_per_hash: bool) -> list[Any]:
     """The extra keys of a salted event: vLLM's have one entry per block hash, Dynamo's may end after the first."""
-    if prefixed_salt(event.extra_keys) == salt:
+    if salt in prefixed_salts(event.extra_keys):
         return list(event.extra_keys or ())
     blank = [None] * (len(event.block_hashes) if one_per_hash else 1)
     first, *rest = event.extra_keys or blank or [None]

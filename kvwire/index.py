@@ -1,16 +1,18 @@
-"""One worker's cache, as its events tell it."""
+"""A worker's cache, as its events tell it."""
 
 from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kvwire.dialects import Dialect, get_dialect
+from kvwire.errors import UsageError
 from kvwire.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, EventBatch
 from kvwire.hashing.forms import Hash, hash_key
+from kvwire.items import Batch, Item, Lost, Restarted
 
-__all__ = ["BlockIndex", "Policy", "Tier"]
+__all__ = ["BlockIndex", "IndexSet", "Policy", "Tier"]
 
 DEFAULT_MEDIUM = "GPU"
 """What a medium of nil counts as (spec/events.md)."""
@@ -63,13 +65,27 @@ class BlockIndex:
 
     A block is (DP rank, medium, group_idx, hash). Signed and unsigned forms of a hash are one block.
 
+    Fed with what a subscription yields, it never claims a block on the word of a batch that a later loss may have made
+    void: a lost or unreadable batch may have removed anything, so the whole view is forgotten, of every rank, medium and
+    group, and what is stored from then on is a part of the truth (`complete` is False) until the cache is known to be
+    empty.
+
     Args:
         policy: how repeated stores count, see `Policy`. Use `BlockIndex.for_dialect` for the right default.
+
+    Attributes:
+        complete: whether every block that the publisher holds is in the view. False from a loss, an unreadable batch or
+            event, or a subscription that began in the middle, until a restart, or an AllBlocksCleared that leaves
+            nothing.
+        source: the source of the items applied so far; None before the first.
     """
 
     def __init__(self, policy: Policy | str = Policy.COUNT) -> None:
         self.policy = Policy(policy)
+        self.complete = True
+        self.source: str | None = None
         self._tiers: dict[Tier, dict[Hash, int]] = {}
+        self._ranks: set[int] = set()
 
     @classmethod
     def for_dialect(cls, dialect: str | Dialect) -> BlockIndex:
@@ -83,10 +99,52 @@ class BlockIndex:
     def __contains__(self, block_hash: Hash) -> bool:
         return self.holds(block_hash)
 
-    def apply(self, batch: EventBatch) -> None:
-        """Apply every event of a batch, in order."""
+    def apply(self, item: EventBatch | Item) -> None:
+        """Apply what a subscription yielded, or a batch by itself: every event, in order.
+
+        ============  ==================================================================================================
+        `Batch`       its events. An event of it that could not be read (``on_error="collect"``) leaves the view
+                      incomplete; one that may have removed something, or whose tag is not known, empties it, too
+        `Lost`        forgets everything; incomplete
+        `Faulty`      with a seq, as `Lost`; without one, nothing: had it been a batch, its seq turns out missing
+        `Restarted`   forgets everything; complete, since the new publisher's cache begins empty
+        ============  ==================================================================================================
+
+        Raises:
+            UsageError: an item of another source; one publisher's index tells nothing of another's.
+        """
+        if isinstance(item, EventBatch):
+            self._apply_batch(item)
+            return
+        if item.source != self.source:
+            if self.source is not None:
+                raise UsageError(
+                    f"this index holds the view of {self.source}, the item is of {item.source}: "
+                    "keep one index per source, as IndexSet does"
+                )
+            self.source = item.source
+            if isinstance(item, Batch) and item.seq > 0:
+                self.complete = False
+        if isinstance(item, Batch):
+            self._apply_batch(item.batch)
+        elif isinstance(item, Restarted):
+            self._forget(complete=True)
+        elif isinstance(item, Lost) or item.seq is not None:
+            self._forget(complete=False)
+
+    def _apply_batch(self, batch: EventBatch) -> None:
         for event in batch.events:
             self.apply_event(event, batch.dp_rank)
+        if batch.faults:
+            self.complete = False
+            if any(fault.tag != BlockStored.tag for fault in batch.faults):
+                self._forget(complete=False)
+
+    def _forget(self, *, complete: bool) -> None:
+        self._tiers.clear()
+        self.complete = complete
+        if complete:
+            self._ranks.clear()
 
     def apply_event(self, event: Event, dp_rank: int | None = 0) -> None:
         """Apply one event of a batch of this DP rank. Removing a block that is not held does nothing."""
@@ -96,8 +154,12 @@ class BlockIndex:
             self._remove(event, dp_rank)
         elif isinstance(event, AllBlocksCleared):
             self.clear(dp_rank)
+            # One rank's clear says nothing of what another rank held before a loss.
+            if not self._tiers and self._ranks <= {dp_rank or 0}:
+                self.complete = True
 
     def _store(self, event: BlockStored, dp_rank: int | None) -> None:
+        self._ranks.add(dp_rank or 0)
         if not event.block_hashes:
             return
         blocks = self._tiers.setdefault(Tier(dp_rank, event.medium, event.group_idx), {})
@@ -185,6 +247,38 @@ class BlockIndex:
         for tier, blocks in self._tiers.items():
             held[tier.medium] += len(blocks)
         return dict(sorted(held.items()))
+
+
+class IndexSet(Mapping[str, BlockIndex]):
+    """One index per source: what a router keeps of all its workers. A mapping from source to `BlockIndex`.
+
+    Args:
+        policy: of every index, see `Policy`.
+    """
+
+    def __init__(self, policy: Policy | str = Policy.COUNT) -> None:
+        self.policy = Policy(policy)
+        self._indexes: dict[str, BlockIndex] = {}
+
+    def apply(self, item: Item) -> None:
+        """Apply an item to the index of its source, see `BlockIndex.apply`."""
+        index = self._indexes.get(item.source)
+        if index is None:
+            index = self._indexes[item.source] = BlockIndex(self.policy)
+        index.apply(item)
+
+    def __getitem__(self, source: str) -> BlockIndex:
+        return self._indexes[source]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._indexes)
+
+    def __len__(self) -> int:
+        return len(self._indexes)
+
+    def matched_prefix(self, block_hashes: Sequence[Hash], **where: int | str | None) -> dict[str, int]:
+        """Per source, how many blocks of a prompt from its root on are held; ``where`` is as in `BlockIndex.holds`."""
+        return {source: index.matched_prefix(block_hashes, **where) for source, index in self._indexes.items()}
 
 
 def default_policy(dialect: Dialect) -> Policy:

@@ -11,9 +11,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from kvwire.dialects import Framing
+from kvwire.dialects import ALL_MEDIA, Framing
 from kvwire.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
-from kvwire_conform.checks.events import ALL_MEDIA
 
 
 @dataclass(frozen=True)

@@ -405,6 +405,13 @@ def _atom_and_tokenspeed(found: AnyCases) -> None:
     payload = frame(None, [write_event(twelve, event, "unsigned").plus(mp.integer(4096)).raw])
     extras = ({"code": "extra-slot", "event_index": 0, "slot": 12},)
     found.add("extra-slot-atom-token-offset", words, payload, batch(event), extras=extras)
+    clear = mp.array([mp.text("AllBlocksCleared"), mp.text("GPU")])
+    words = "ROCm ATOM: a clear with a medium where dynamo has the owner."
+    extras = ({"code": "extra-slot", "event_index": 0, "slot": 1},)
+    payload = frame(None, [clear])
+    found.add(
+        "extra-slot-atom-cleared", words, payload, batch({"type": "AllBlocksCleared"}), extras=extras, strict=True
+    )
     fields = {
         "type": mp.text("BlockStored"),
         "block_hashes": mp.array([mp.integer(int(A, 16))]),

@@ -148,6 +148,8 @@ def invalid_cases(layout: Layout) -> list[Case]:
         _duplicates(found)
     if layout.metadata:
         _metadata(found)
+    if layout.has("extra_keys"):
+        _extra_keys(found)
     return found.cases
 
 
@@ -294,10 +296,26 @@ def _metadata(found: Invalid) -> None:
     metadata = mp.mapping([(mp.text("cache_salt"), _NOT_UTF8)])
     error = {"code": "bad-utf8", "event_index": 1, "slot": slot, "key": "cache_salt"}
     found.placed("utf8-metadata-salt", "A salt in the metadata that is not UTF-8.", event.plus(metadata), error)
+    twice = mp.mapping([(mp.text("cache_salt"), mp.text("tenant-a")), (mp.text("cache_salt"), mp.text("tenant-b"))])
+    error = {"code": "duplicate-key", "event_index": 1, "slot": slot, "key": "cache_salt"}
+    found.placed("duplicate-metadata-key", "Two salts in one metadata map.", event.plus(twice), error)
     if layout.has("extra_keys"):
         two = found.written(stored(layout, cache_salt="tenant-b", extra_keys=[[SALT_PREFIX + "tenant-a"]]))
         error = {"code": "conflicting-salt", "event_index": 1, "key": "cache_salt"}
         found.placed("conflicting-salts", "One salt in the extra keys and another in the metadata.", two, error)
+
+
+def _extra_keys(found: Invalid) -> None:
+    layout = found.layout
+    slot = {} if layout.maps else {"slot": 8}
+    event = found.written(stored(layout, extra_keys=[["adapter-a"]]))
+    prefixes = mp.array([mp.array([mp.text(SALT_PREFIX + "tenant-a"), mp.text(SALT_PREFIX + "tenant-b")])])
+    error: Json = {"code": "conflicting-salt", "event_index": 1, "key": "cache_salt"}
+    found.placed("conflicting-prefixes", "Two salts among the extra keys.", event.having("extra_keys", prefixes), error)
+    timestamp = mp.array([mp.array([b"\xd6\xff\x00\x00\x00\x01"])])
+    error = {"code": "wrong-type", "event_index": 1, "key": "extra_keys", **slot}
+    words = "A timestamp extension among the extra keys."
+    found.placed("wrong-type-extra-keys-of-timestamp", words, event.having("extra_keys", timestamp), error)
 
 
 def _told(found: Invalid) -> None:
@@ -342,18 +360,12 @@ def _strict(found: Invalid) -> None:
     def add(slug: str, words: str, bad: Written | bytes, error: Json) -> None:
         found.placed(f"strict-{slug}", strictly(words), bad, {"event_index": 1, **error}, "strict")
 
-    def add_extra(slug: str, words: str, bad: Written, error: Json) -> None:
-        siblings = found.siblings()
-        siblings["events"].insert(1, full(layout))
-        payload = frame(layout, [raw(layout, found.before), bad.raw, raw(layout, found.after)])
-        found.add(f"strict-{slug}", strictly(words), payload, {"event_index": 1, **error}, siblings, "strict")
-
     if layout.maps:
         name = "lora_id"
         add("missing-key", f"A stored event without {name}.", event.without(name), {"code": "missing-key", "key": name})
         more = event.plus(mp.integer(7), "later_field")
-        words = "A key that the dialect does not have; the others are read all the same."
-        add_extra("extra-key", words, more, {"code": "extra-key", "key": "later_field"})
+        words = "A key that the dialect does not have."
+        add("extra-key", words, more, {"code": "extra-key", "key": "later_field"})
         tag: Json = {"key": "type"}
         unknown = mp.mapping([(mp.text("type"), mp.text("BlockMoved"))])
     else:
@@ -363,8 +375,8 @@ def _strict(found: Invalid) -> None:
         add("missing-slot", "A stored event without its last slot.", missing, error)
         more = event.plus(mp.integer(7))
         error = {"code": "extra-slot", "slot": len(event.names)}
-        words = "A stored event with one slot more; the others are read all the same."
-        add_extra("extra-slot", words, more, error)
+        words = "A stored event with one slot more."
+        add("extra-slot", words, more, error)
         if len(layout.removed) > 1:
             last = len(layout.removed)
             error = {"code": "missing-slot", "slot": last, "key": layout.removed[-1]}

@@ -16,10 +16,13 @@ from kvwire.dialects.sglang_maps import SGLANG_MAPS
 from kvwire.dialects.vllm_maps import VLLM_MAPS
 from kvwire.errors import DialectError
 
-__all__ = ["DIALECTS", "Dialect", "Encoding", "EventLayout", "Field", "Framing", "Releases", "get_dialect"]
+__all__ = ["ALL_MEDIA", "DIALECTS", "Dialect", "Encoding", "EventLayout", "Field", "Framing", "Releases", "get_dialect"]
 
 DIALECTS: Mapping[str, Dialect] = MappingProxyType({d.id: d for d in (*ARRAYS, *SGLANG_MAPS, *VLLM_MAPS)})
 """Every dialect by id."""
+
+ALL_MEDIA = frozenset(medium for d in DIALECTS.values() for medium in d.media)
+"""Every medium constant of every engine."""
 
 _ALIASES = {alias: d for d in DIALECTS.values() for alias in d.aliases}
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kvwire.dialects import DIALECTS, Dialect
+from kvwire.dialects import ALL_MEDIA, Dialect
 from kvwire.events import AllBlocksCleared, BlockRemoved, BlockStored
 from kvwire_conform.checks.batch import check_of
 from kvwire_conform.checks.tallies import Tallies
 from kvwire_conform.messages import Message
-
-ALL_MEDIA = frozenset(medium for d in DIALECTS.values() for medium in d.media)
 
 _UNKNOWN_TAG = "Dynamo up to 1.6.1, llm-d and the engines' own structs lose the whole batch over an unknown tag"
 
