@@ -27,6 +27,9 @@ TIMEOUT = 10.0
 MAX_BYTES = 8 << 20
 """Largest answer that is read; SGLang's are some 100 kB."""
 
+MAX_RANKS = 1024
+"""Most DP ranks of one server; each costs two sockets."""
+
 _PATH = "/server_info"
 _DESCRIBED_FROM = "0.5.13"
 
@@ -124,13 +127,12 @@ def describe(info: Any, *, server: str, host: str) -> Discovery:
     config = _config(info)
     block = _block(info, server, version, config)
     connects = not _binds(block, config)
-    live = endpoints.Endpoint(transport="tcp", host=_host(block.endpoint_host, host), port=block.endpoint_port_base)
-    replay = _replay(block, config, host, connects)
-    if connects:
-        # The engine dials this very address, so it is where we have to listen; on which of our interfaces it arrives
-        # is not ours to guess.
-        live = msgspec.structs.replace(live, host="*")
+    # A publisher that connects dials this very address, so it is where we have to listen; on which of our interfaces it
+    # arrives is not ours to guess.
+    live_host = "*" if connects else _host(block.endpoint_host, host)
     try:
+        live = _endpoint(live_host, block.endpoint_port_base)
+        replay = _replay(block, config, host, connects)
         targets = [
             Target(
                 endpoint=str(endpoints.for_rank(live, rank, "sglang")),
@@ -273,10 +275,10 @@ def _block(info: dict[str, Any], server: str, version: str, config: _Config | No
     ):
         if not 1 <= value <= 65535:
             raise DiscoveryError(f"{server}{_PATH}: kv_events.{name} is {value}; a port is from 1 to 65535")
-    if block.dp_size < 1 or block.block_size < 1:
+    if not 1 <= block.dp_size <= MAX_RANKS or block.block_size < 1:
         raise DiscoveryError(
             f"{server}{_PATH}: kv_events has dp_size {block.dp_size} and block_size {block.block_size}; "
-            "both are at least 1"
+            f"both are at least 1, and at most {MAX_RANKS} ranks are listened to"
         )
     return block
 
@@ -330,7 +332,11 @@ def _replay(block: _Block, config: _Config | None, host: str, connects: bool) ->
     if told is None:
         # The replay socket always binds, so a host that the live one connects to is not where it is.
         told = "*" if connects else block.endpoint_host
-    return endpoints.Endpoint(transport="tcp", host=_host(told, host), port=block.replay_endpoint_port_base)
+    return _endpoint(_host(told, host), block.replay_endpoint_port_base)
+
+
+def _endpoint(host: str, port: int) -> endpoints.Endpoint:
+    return endpoints.parse(str(endpoints.Endpoint(transport="tcp", host=host, port=port)))
 
 
 def _remarks(block: _Block, connects: bool, replay: bool) -> list[str]:

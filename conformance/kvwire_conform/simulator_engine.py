@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import math
+import socket
 import threading
 import time
 from collections.abc import Callable

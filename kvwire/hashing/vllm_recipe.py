@@ -178,7 +178,7 @@ class _Reading:
         if lookahead:
             after = (block + 1) * self.size
             ahead = self.event.token_ids[after : after + len(lookahead[0])]
-            found = [vllm.with_lookahead(extra, ahead) for extra in found]  # type: ignore[arg-type]
+            found = [vllm.with_lookahead(extra, ahead) for extra in found]
         return found
 
     def _published(self, entry: Sequence[Any] | None) -> _Guess:
