@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from kvwire._fields import extra_keys_problem, prefixed_salts
 from kvwire._msgpack import header, refuse_ext
-from kvwire._walk import extra_keys_problem, prefixed_salts
 from kvwire.dialects import ALL_MEDIA
 from kvwire.errors import ShapeError
 from kvwire.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch

@@ -6,10 +6,8 @@ means, and is the only place where that is decided. What the fast path accepts, 
 
 from __future__ import annotations
 
-import datetime
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +15,19 @@ import msgspec
 
 from kvwire import _hints as hints
 from kvwire import _msgpack as mp
-from kvwire.dialects import ALL_MEDIA, DIALECTS, Dialect, Encoding
+from kvwire._fields import (
+    CLASSES,
+    DECODERS,
+    KEYS,
+    POSITIONAL,
+    REQUIRED,
+    TYPES,
+    extra_keys_problem,
+    fitting,
+    prefixed_salts,
+    salt_of,
+)
+from kvwire.dialects import Dialect
 from kvwire.dialects.base import METADATA
 from kvwire.errors import (
     LimitError,
@@ -28,74 +38,13 @@ from kvwire.errors import (
     WireError,
 )
 from kvwire.events import (
-    AllBlocksCleared,
-    BlockRemoved,
-    BlockStored,
     Event,
-    ExtraKey,
-    Hash,
     Skipped,
-    Token,
 )
 
-SALT_PREFIX = "dynamo-cache-salt:"
 MAX_FAULTS = 1000
-MAX_KEY_DEPTH = 4
-"""Levels of arrays and maps inside one extra key; a multi-modal identifier has one."""
-
 _MIN_EVENT_BYTES = 8
 _FREE_EVENTS = 4096
-
-_CLASSES: dict[str, type[Any]] = {
-    "BlockStored": BlockStored,
-    "BlockRemoved": BlockRemoved,
-    "AllBlocksCleared": AllBlocksCleared,
-}
-
-_POSITIONAL: dict[str, tuple[str, ...]] = {
-    "BlockStored": (
-        *("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name"),
-        *("extra_keys", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window", "locality", "ownership"),
-        METADATA,
-    ),
-    "BlockRemoved": (
-        *("block_hashes", "medium", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window"),
-        *("locality", "ownership"),
-    ),
-    "AllBlocksCleared": ("ownership",),
-}
-"""What an array event's slots 1, 2, … hold when no dialect is told: the longest layout known."""
-
-_KEYS: dict[str, frozenset[str]] = {
-    tag: frozenset(f.name for d in DIALECTS.values() if d.encoding is Encoding.MAP for f in d.events[tag].fields)
-    for tag in _CLASSES
-}
-
-_REQUIRED = {
-    "BlockStored": ("block_hashes", "token_ids", "block_size"),
-    "BlockRemoved": ("block_hashes",),
-    "AllBlocksCleared": (),
-}
-
-_TYPES: dict[str, tuple[Any, str]] = {
-    "block_hashes": (list[Hash], "an array of block hashes (64-bit ints, or bins)"),
-    "parent_block_hash": (Hash | None, "a block hash (64-bit int, or bin) or nil"),
-    "token_ids": (list[Token], "an array of token ids (ints, or pairs of ints)"),
-    "block_size": (int, "an int"),
-    "lora_id": (int | None, "an int or nil"),
-    "medium": (str | None, "a str or nil"),
-    "lora_name": (str | None, "a str or nil"),
-    "extra_keys": (list[list[ExtraKey] | None] | None, "an array with an array or nil for each block, or nil"),
-    "group_idx": (int | None, "an int or nil"),
-    "kv_cache_spec_kind": (str | None, "a str or nil"),
-    "kv_cache_spec_sliding_window": (int | None, "an int or nil"),
-    "locality": (str | None, "a str or nil"),
-    "ownership": (str | None, "a str or nil"),
-    "cache_salt": (str | None, "a str or nil"),
-    "session_id": (str | None, "a str or nil"),
-    "lookahead_token_ids": (list[list[int]] | None, "an array of arrays of ints, or nil"),
-}
-_DECODERS = {name: msgspec.msgpack.Decoder(kind, ext_hook=mp.refuse_ext) for name, (kind, _) in _TYPES.items()}
 _raws = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _AT = re.compile(r" - at `\$((?:\[\d+\]|\[\.\.\.\])+)`$")
 
@@ -340,13 +289,13 @@ class _Walk:
                 **where,
             )
         self.tag = tag
-        if tag in _CLASSES:
+        if tag in CLASSES:
             return tag
         if self.strict:
             raise self._error(
                 UnknownEventError,
                 "no dialect knows this tag",
-                expected=", ".join(_CLASSES),
+                expected=", ".join(CLASSES),
                 got=mp.describe(value),
                 hint="a newer or a foreign producer; tolerant decoding skips the event and keeps its neighbours",
                 **where,
@@ -390,10 +339,10 @@ class _Walk:
 
     def _slot_names(self, tag: str, slots: list[bytes]) -> tuple[str, ...]:
         if self.dialect is None:
-            return _fitting(tag, slots)
+            return fitting(tag, slots)
         fields = self.dialect.events[tag].fields
         for slot in range(len(fields) + 1, len(slots)):
-            if mp.kind_of(slots[slot][0]) == "map" and _salt_of(slots[slot]) is not None:
+            if mp.kind_of(slots[slot][0]) == "map" and salt_of(slots[slot]) is not None:
                 raise self._error(
                     ShapeError,
                     "a salt in a slot that the dialect does not have",
@@ -502,7 +451,7 @@ class _Walk:
         tag = self._known_tag(raw_tag, key="type")
         if tag is None:
             return None
-        known = _KEYS[tag]
+        known = KEYS[tag]
         if self.dialect is not None and self.strict:
             known = frozenset(f.name for f in self.dialect.events[tag].fields)
         values: dict[str, Any] = {}
@@ -533,7 +482,7 @@ class _Walk:
             f"the event has no key {name}",
             code="missing-key",
             key=name,
-            expected=_TYPES[name][1],
+            expected=TYPES[name][1],
             got="no such key",
             hint=hints.missing_key(name),
         )
@@ -571,9 +520,9 @@ class _Walk:
         return name, self._typed(value, name, slot=slot)
 
     def _typed(self, value: bytes, name: str, *, slot: int | None = None) -> Any:
-        expected = _TYPES[name][1]
+        expected = TYPES[name][1]
         try:
-            found = _DECODERS[name].decode(value)
+            found = DECODERS[name].decode(value)
         except UnicodeDecodeError:
             raise self._bad_text(name, slot) from None
         except msgspec.ValidationError as error:
@@ -630,18 +579,18 @@ class _Walk:
         )
 
     def _build(self, tag: str, values: dict[str, Any], slots: int | None) -> Event:
-        for name in _REQUIRED[tag]:
+        for name in REQUIRED[tag]:
             if name not in values:
                 if slots is None:
                     raise self._missing_key(name)
-                slot = _POSITIONAL[tag].index(name) + 1
+                slot = POSITIONAL[tag].index(name) + 1
                 raise self._error(
                     ShapeError,
                     f"the event ends after {slots} slots",
                     code="missing-slot",
                     slot=slot,
                     key=name,
-                    expected=_TYPES[name][1],
+                    expected=TYPES[name][1],
                     got="the end of the event",
                     hint=hints.short(slots),
                 )
@@ -653,74 +602,8 @@ class _Walk:
                 raise self._conflict(None)
             if salts:
                 values["cache_salt"] = salts.pop()
-        event: Event = _CLASSES[tag](**values)
+        event: Event = CLASSES[tag](**values)
         return event
-
-
-def prefixed_salts(extra_keys: Any) -> set[str]:
-    """The salts that extra_keys carry behind the prefix ``dynamo-cache-salt:``; more than one is a conflict."""
-    return {
-        key[len(SALT_PREFIX) :]
-        for entry in extra_keys or ()
-        for key in entry or ()
-        if isinstance(key, str) and key.startswith(SALT_PREFIX)
-    }
-
-
-def extra_keys_problem(extra_keys: Any) -> str | None:
-    """What is wrong inside well-formed extra keys, in words: a timestamp, or nesting beyond any identifier."""
-    return next(
-        filter(None, (_key_problem(key, MAX_KEY_DEPTH) for entry in extra_keys or () for key in entry or ())), None
-    )
-
-
-def _key_problem(key: Any, depth: int) -> str | None:
-    if isinstance(key, datetime.datetime):
-        return "a timestamp extension"
-    if not isinstance(key, list | dict):
-        return None
-    if not depth:
-        return "values nested too deep"
-    parts = key if isinstance(key, list) else [*key.keys(), *key.values()]
-    return next(filter(None, (_key_problem(part, depth - 1) for part in parts)), None)
-
-
-def _salt_of(value: bytes) -> str | None:
-    for raw_key, raw in mp.pairs(value):
-        if mp.scalar(raw_key) == "cache_salt" and mp.kind_of(raw[0]) == "str":
-            return str(mp.scalar(raw))
-    return None
-
-
-def _fitting(tag: str, slots: list[bytes]) -> tuple[str, ...]:
-    """The positional names that these slots fit when no dialect is told.
-
-    Array layouts of 13 slots, and removals of 5 to 7, are no dialect's: the slots past the last dialect of fewer slots
-    are read as ``dynamo``'s only when their types fit, and are unknown extras otherwise. So is slot 1 of a clear, where
-    ROCm ATOM writes a medium: taken for the owner, it would narrow a clear of everything.
-    """
-    names = _POSITIONAL[tag]
-    doubtful: Callable[[int], bool]
-    if tag == "BlockStored":
-        doubtful = (lambda slot: slot == 12) if len(slots) == 13 else (lambda slot: False)
-    elif tag == "BlockRemoved":
-        doubtful = (lambda slot: slot >= 4) if len(slots) < 8 else (lambda slot: False)
-    else:
-        doubtful = lambda slot: True  # noqa: E731
-    for slot in range(1, min(len(slots), len(names) + 1)):
-        if doubtful(slot) and not _fits(tag, names[slot - 1], slots[slot]):
-            return names[: slot - 1]
-    return names
-
-
-def _fits(tag: str, name: str, value: bytes) -> bool:
-    if tag == "AllBlocksCleared" and mp.scalar(value) in ALL_MEDIA:
-        return False
-    try:
-        _DECODERS[name].decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False
-    return True
 
 
 def _a(kind: str) -> str:

@@ -11,7 +11,8 @@ import msgspec
 
 from kvwire import _fast as fast
 from kvwire._exact import surely_conforms
-from kvwire._walk import SALT_PREFIX, Reading, prefixed_salts, walk
+from kvwire._fields import SALT_PREFIX, prefixed_salts
+from kvwire._walk import Reading, walk
 from kvwire.detection import Detection, detect
 from kvwire.dialects import DIALECTS, Dialect, get_dialect, wire
 from kvwire.dialects.base import METADATA, EventLayout

@@ -176,9 +176,15 @@ class UnknownFieldError(WireError):
 
 
 class EnvelopeError(WireError):
-    """The ZeroMQ frames around the payload are wrong: their count, or the width of the seq."""
+    """The ZeroMQ frames around the payload are wrong: their count, or the width of the seq. ``slot`` is the frame."""
 
     code = "envelope"
+
+    @property
+    def path(self) -> str:
+        """Which frame, in the form ``frame 1 (seq)``."""
+        where = "message" if self.slot is None else f"frame {self.slot}"
+        return f"{where} ({self.key})" if self.key else where
 
 
 class LimitError(WireError):

@@ -53,8 +53,6 @@ from __future__ import annotations
 
 import enum
 
-from kvwire_conform.capture_notes import REPLAY_TIMEOUT
-
 __all__ = [
     "CAPTURE_END",
     "FRAMES_LEFT_OUT",
@@ -84,6 +82,7 @@ __all__ = [
 ]
 
 REPLAY_ASK = "replay-ask"
+REPLAY_TIMEOUT = "replay-timeout"
 REPLAY_MALFORMED_SENT = "replay-malformed-sent"
 REPLAY_MALFORMED_UNANSWERED = "replay-malformed-unanswered"
 REPLAY_MALFORMED_ANSWERED = "replay-malformed-answered"

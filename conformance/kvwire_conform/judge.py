@@ -312,11 +312,13 @@ class Judge:
     Args:
         told: what the user told.
         single: name of the only source, for records that name none.
+        known: names of the sources that are listened to, of which replies may come before any live message.
     """
 
-    def __init__(self, told: Told, single: str) -> None:
+    def __init__(self, told: Told, single: str, known: frozenset[str] = frozenset()) -> None:
         self.told = told
         self.single = single
+        self.known = known
         self.sources: dict[str, SourceJudge] = {}
         self._replay_of: dict[str, str] = {}
         self._unplaced: dict[str, list[Record]] = {}
@@ -358,6 +360,8 @@ class Judge:
         """The publisher that a replay endpoint belongs to: the one of its name, the only one, or the one of its bytes."""
         if record.source in self.sources:
             return record.source
+        if record.source in self.known:
+            return self._live_source(record.source).name
         if record.source in self._replay_of:
             return self._replay_of[record.source]
         if not record.source or (len(self.sources) == 1 and next(iter(self.sources)) == self.single):

@@ -113,6 +113,7 @@ def judge_live(wanted: Wanted, options: Options, *, console: Console | None = No
         options,
         single=planned.targets[0].endpoint,
         replay_expected=any(target.replay_endpoint for target in planned.targets),
+        known=frozenset(target.endpoint for target in planned.targets),
     )
     capture = Capture(
         planned.targets,

@@ -75,9 +75,11 @@ class Progress:
 class Run:
     """A run: records in, a report out."""
 
-    def __init__(self, options: Options, *, single: str, replay_expected: bool) -> None:
+    def __init__(
+        self, options: Options, *, single: str, replay_expected: bool, known: frozenset[str] = frozenset()
+    ) -> None:
         self.options = options
-        self.judge = Judge(options.told(replay_expected=replay_expected), single)
+        self.judge = Judge(options.told(replay_expected=replay_expected), single, known)
         self.started = time.time()
 
     def feed(self, record: Record) -> None:
