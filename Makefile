@@ -42,7 +42,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --durations=12
 
 spec: $(VENV)/.dev
 	$(BIN)/python -m kvwire_conform.spec_pages

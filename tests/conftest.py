@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,3 +19,8 @@ settings.register_profile(
 )
 settings.register_profile("thorough", parent=settings.get_profile("kvwire"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "kvwire"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests first, so that two workers end together."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

@@ -12,7 +12,14 @@ import pytest
 
 from tests.conftest import ROOT
 
-UNIT = ("test_codec.py", "test_hostile.py", "test_golden.py", "test_captures.py", "test_frames.py")
+UNIT = (
+    "test_codec.py",
+    "test_hostile.py",
+    "test_golden.py",
+    "test_neutral_json.py",
+    "test_frames.py",
+    "test_hashing_golden.py",
+)
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 
 
