@@ -862,3 +862,8 @@ def test_progress_lets_an_interrupt_through() -> None:
     with pytest.raises(KeyboardInterrupt), Progress(console, 30.0):
         raise KeyboardInterrupt
     assert "\x1b[?25h" in file.getvalue()
+
+
+def test_tables_stand_in_the_order_of_their_written_names() -> None:
+    told = report(sources=[source(events={"]": 1, "\ud800": 2})])
+    assert to_json(from_json(to_json(told))) == to_json(told)

@@ -45,7 +45,9 @@ def _writable(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {_writable(key): _writable(item) for key, item in value.items()}
+        written = {_writable(key): _writable(item) for key, item in value.items()}
+        # A table whose names changed is put in the order of the names as they are now; fields of the model never change.
+        return written if written.keys() == value.keys() else dict(sorted(written.items()))
     if isinstance(value, list):
         return [_writable(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
