@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from kvwire._fields import extra_keys_problem, prefixed_salts
-from kvwire._msgpack import header, refuse_ext
+from kvwire._msgpack import MAX_FIELDS, header, refuse_ext
 from kvwire.dialects import ALL_MEDIA
 from kvwire.errors import ShapeError
 from kvwire.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
@@ -126,6 +126,7 @@ class _LazyMapBatch(EventBatch, array_like=True, eq=False, gc=False):
 class _Keyed(msgspec.Struct, array_like=True, gc=False):
     ts: msgspec.Raw
     events: list[dict[str, msgspec.Raw]]
+    rank: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _Raws(msgspec.Struct, array_like=True, gc=False):
@@ -204,29 +205,22 @@ def _settle_one(event: Any) -> bool:
 
 
 def keys_are_unique(payload: bytes) -> bool:
-    """Whether no map event has a key twice.
+    """Whether no map event has a key twice, or more keys than are read.
 
-    msgspec keeps the last value of a repeated key without a word. Each event's header is compared with the keys that
-    are left: the events are walked by the bytes of those keys and values, which leads astray where one was repeated.
+    msgspec keeps the last value of a repeated key without a word. The shortest form that the keys and values that are
+    left can have is added up: when it fills the payload to the last byte, nothing was repeated. Otherwise (a long
+    header, say) the header of each event is compared with the keys that are left.
     """
-    keyed = _keyed(payload).events
-    at = _events_start(payload)
-    for event in keyed:
-        first = payload[at]
-        if 0x80 <= first < 0x90:
-            count, at = first & 0x0F, at + 1
-        elif first == 0xDE:
-            count, at = int.from_bytes(payload[at + 1 : at + 3], "big"), at + 3
-        else:
-            break
-        if count != len(event):
-            break
-        at += count + sum(map(len, event)) + sum(map(len, event.values()))
-        if at >= len(payload):
-            break
-    else:
+    batch = _keyed(payload)
+    keyed = batch.events
+    if max(map(len, keyed), default=0) > MAX_FIELDS:
+        return False
+    count = len(keyed)
+    size = 1 + len(batch.ts) + len(batch.rank) + (1 if count < 16 else 3 if count < 65536 else 5) + count
+    size += sum(map(len, keyed)) + sum(map(len, chain.from_iterable(keyed)))
+    size += sum(map(len, chain.from_iterable(event.values() for event in keyed)))
+    if size == len(payload):
         return True
-    # A header of another width, or a key longer than 31 bytes, also leads the walk astray: look at each event by itself.
     raws = _split(payload).events
     return all(header(bytes(memoryview(raw)[:5]))[0] == len(event) for raw, event in zip(raws, keyed, strict=True))
 

@@ -50,7 +50,7 @@ def extra_slot(slot: int, kind: str) -> str:
             "slot 7 is a map: that is how slot8 (SGLang 0.5.18, 0.5.19) carries cache_salt; ignoring it mixes tenants"
         )
     if kind == "map":
-        return f"slot {slot} is a map: that is how dynamo carries cache_salt at slot 14; ignoring it mixes tenants"
+        return f"slot {slot} is a map with a salt, as dynamo has it at slot 14; ignoring it mixes tenants"
     if kind == "str" and slot == 7:
         return "slot 7 is a str: that is how slot8-lora and later carry lora_name"
     return ""

@@ -93,12 +93,14 @@ class _Walk:
         self.strict = strict
         self.keep_going = keep_going
         self.found = Reading()
+        self.fault_count = 0
         self.index: int | None = None
         self.tag: str | None = None
 
     def run(self) -> Reading:
         try:
             self._batch()
+            self._summarise()
         except RecursionError:
             raise LimitError("values are nested too deep", code="too-deep") from None
         except MemoryError as error:
@@ -114,11 +116,23 @@ class _Walk:
     def _fault(self, error: WireError) -> None:
         if not self.keep_going:
             raise error
-        if len(self.found.faults) == MAX_FAULTS:
-            raise LimitError(
-                "too many faults in one batch", code="too-many-faults", expected=f"at most {MAX_FAULTS}", got="more"
+        self.fault_count += 1
+        if self.fault_count <= MAX_FAULTS:
+            self.found.faults.append(error)
+
+    def _summarise(self) -> None:
+        """Say how many faults were left out; the events that could be read are all there."""
+        if self.fault_count > MAX_FAULTS:
+            self.index, self.tag = None, None
+            self.found.faults.append(
+                self._error(
+                    LimitError,
+                    f"{self.fault_count - MAX_FAULTS} more faults are left out",
+                    code="too-many-faults",
+                    expected=f"at most {MAX_FAULTS} in one batch",
+                    got=str(self.fault_count),
+                )
             )
-        self.found.faults.append(error)
 
     def _extra(self, error: WireError) -> None:
         if self.strict:
@@ -226,13 +240,13 @@ class _Walk:
             )
         for index, raw in enumerate(_raws.decode(value)):
             self.index, self.tag = index, None
-            before = len(self.found.faults)
+            before = self.fault_count
             try:
                 event = self._event(bytes(raw))
             except WireError as error:
                 self._fault(error)
             else:
-                if event is not None and len(self.found.faults) == before:
+                if event is not None and self.fault_count == before:
                     self.found.events.append(event)
                     self.found.positions.append(index)
         self.index, self.tag = None, None
@@ -324,6 +338,7 @@ class _Walk:
                 raise self._conflict(slot)
             values[key] = found if key not in values or found is not None else values[key]
         for slot in range(len(names) + 1, len(slots)):
+            self._refuse_salt(slots[slot], slot, len(names))
             self._extra(
                 self._error(
                     UnknownFieldError,
@@ -342,19 +357,23 @@ class _Walk:
             return fitting(tag, slots)
         fields = self.dialect.events[tag].fields
         for slot in range(len(fields) + 1, len(slots)):
-            if mp.kind_of(slots[slot][0]) == "map" and salt_of(slots[slot]) is not None:
-                raise self._error(
-                    ShapeError,
-                    "a salt in a slot that the dialect does not have",
-                    code="foreign-salt",
-                    slot=slot,
-                    expected=f"at most {len(fields) + 1} slots",
-                    got=mp.describe(slots[slot]),
-                    hint=hints.extra_slot(slot, "map"),
-                )
+            self._refuse_salt(slots[slot], slot, len(fields))
         if self.strict:
             self._all_slots(tag, len(slots))
         return tuple(f.name for f in fields)
+
+    def _refuse_salt(self, value: bytes, slot: int, known: int) -> None:
+        """Passing over a salt would make a tenant's own blocks anybody's."""
+        if mp.kind_of(value[0]) == "map" and salt_of(value) is not None:
+            raise self._error(
+                ShapeError,
+                "a salt in a slot that the dialect does not have",
+                code="foreign-salt",
+                slot=slot,
+                expected=f"at most {known + 1} slots",
+                got=mp.describe(value),
+                hint=hints.extra_slot(slot, "map"),
+            )
 
     def _all_slots(self, tag: str, count: int) -> None:
         assert self.dialect is not None

@@ -153,10 +153,13 @@ class Encoder:
 
         Raises:
             LossyEncodeError: a field that the dialect cannot carry, unless ``on_loss="drop"``.
-            InvalidEventError: a value that cannot be written.
+            InvalidEventError: a value that msgpack cannot write. Types are not checked, as the releases do not.
+            WireError: tokens that were left as bytes (``skip_tokens``) turn out to be wrong.
         """
         if not isinstance(batch, EventBatch):
             raise InvalidEventError(f"expected an EventBatch, got {type(batch).__name__}")
+        if not isinstance(batch.events, list | tuple):
+            raise InvalidEventError(f"events is a list of events, not {type(batch.events).__name__}")
         events = [self.to_wire(event, index) for index, event in enumerate(batch.events)]
         try:
             ts = float(batch.ts)

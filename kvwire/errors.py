@@ -206,7 +206,7 @@ class DialectError(UsageError, LookupError):
 
 
 class InvalidEventError(UsageError, ValueError):
-    """A value that cannot be written: an integer beyond 64 bits, a timestamp that is not finite, a wrong type."""
+    """A value that cannot be written: an integer beyond 64 bits, a timestamp that is not finite, no event."""
 
     code = "invalid-event"
 

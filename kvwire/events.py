@@ -53,15 +53,25 @@ class _Event(msgspec.Struct, eq=False, gc=False):
             return NotImplemented
         return self._meaning() == other._meaning()
 
+    def __ne__(self, other: object) -> bool:
+        # msgspec brings its own, which knows nothing of the two forms of a hash.
+        return not self == other
+
     __hash__ = None  # type: ignore[assignment]
 
+    def _shown(self, name: str) -> Any:
+        try:
+            return getattr(self, name)
+        except WireError as error:
+            return f"<{error.problem}>"
+
     def __repr__(self) -> str:
-        given = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        given = ((name, self._shown(name)) for name in self.__struct_fields__)
         return f"{self.tag}({', '.join(f'{name}={value!r}' for name, value in given if value is not None)})"
 
     def __rich_repr__(self) -> Any:
         for name in self.__struct_fields__:
-            yield name, getattr(self, name), None
+            yield name, self._shown(name), None
 
 
 class BlockStored(_Event, tag_field="type", tag="BlockStored", eq=False, gc=False, omit_defaults=True):
@@ -176,6 +186,9 @@ class EventBatch(msgspec.Struct, eq=False, gc=False):
         if not isinstance(other, EventBatch):
             return NotImplemented
         return (self.ts, self.dp_rank) == (other.ts, other.dp_rank) and self.events == other.events
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
 
     __hash__ = None  # type: ignore[assignment]
 

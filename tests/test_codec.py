@@ -113,6 +113,13 @@ class TestHashes:
         assert type(event.block_hashes[0]) is type(value)
         assert kvwire.encode(kvwire.decode(payload), "slot7") == payload
 
+    def test_unequal_is_the_opposite_of_equal(self) -> None:
+        one, other = BlockRemoved([-1]), BlockRemoved([(1 << 64) - 1])
+        assert not one != other  # noqa: SIM202
+        assert one != BlockRemoved([2])
+        assert not EventBatch(1.5, [one], 0) != EventBatch(1.5, [other], 0)  # noqa: SIM202
+        assert EventBatch(1.5, [one], 0) != EventBatch(1.5, [], 0)
+
     def test_bytes_are_never_an_int(self) -> None:
         assert stored(block_hashes=[b"\0" * 7 + b"\1"]) != stored(block_hashes=[1])
 
@@ -173,6 +180,12 @@ class TestSalt:
         with pytest.raises(WireError) as caught:
             kvwire.decode(payload, "slot8-lora")
         assert "a decoder that expects lora_name there loses the batch" in str(caught.value)
+
+    def test_a_salt_in_an_unknown_slot_is_never_passed_over(self) -> None:
+        event = ["BlockStored", [H], None, [1, 2], 2, None, "GPU", *[None] * 8, {"cache_salt": "t"}]
+        with pytest.raises(WireError) as caught:
+            kvwire.decode(one(event))
+        assert (caught.value.code, caught.value.slot) == ("foreign-salt", 15)
 
     def test_a_lora_name_where_slot8_is_told(self) -> None:
         payload = one(["BlockStored", [H], None, [1, 2], 2, None, "GPU", "adapter"])
@@ -321,6 +334,7 @@ class TestLazyTokens:
 
     def test_wrong_tokens_are_a_wire_error_when_asked_for(self) -> None:
         lazy = kvwire.Decoder(skip_tokens=True).decode(one(["BlockStored", [1], None, [1.5], 1, None, "GPU"]))
+        assert "token_ids" in repr(lazy.events[0])
         with pytest.raises(WireError):
             _ = lazy.events[0].token_ids
 
@@ -335,6 +349,10 @@ class TestUsage:
     def test_timestamps(self, ts: Any) -> None:
         with pytest.raises(kvwire.InvalidEventError, match="ts"):
             kvwire.encode(EventBatch(ts, [], 0), "slot7")
+
+    def test_events_that_are_no_list(self) -> None:
+        with pytest.raises(kvwire.InvalidEventError, match="list of events"):
+            kvwire.encode(EventBatch(1.5, None, 0), "slot7")  # type: ignore[arg-type]
 
     def test_not_events(self) -> None:
         with pytest.raises(kvwire.InvalidEventError, match=r"events\[0\] is a str"):

@@ -49,12 +49,12 @@ def test_list_as_json() -> None:
     assert row["id"] == "slot8/salt-empty"
     assert row["provenance"] == {"source": "release", "releases": ["sglang==0.5.19"]}
     empty = run("list", "no-such-*", "--json")
-    assert (empty.exit_code, json.loads(empty.stdout)) == (1, [])
+    assert (empty.exit_code, json.loads(empty.stdout)) == (2, [])
 
 
 def test_list_says_what_is_near() -> None:
     told = run("list", "slot8/saltt")
-    assert told.exit_code == 1
+    assert told.exit_code == 2
     assert told.stdout == ""
     assert "near it are slot8/salt" in told.stderr
     told = run("list", "--dialect", "slot99")

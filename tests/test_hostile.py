@@ -296,9 +296,23 @@ def test_memory_stays_a_small_multiple(payload: bytes) -> None:
         assert peak < multiple * len(payload)
 
 
-def test_many_faults_are_cut_short() -> None:
-    events = b"".join([msgspec.msgpack.encode(["BlockRemoved", "not an array of hashes"])] * 1500)
-    payload = b"\x93" + TS + b"\xdc" + (1500).to_bytes(2, "big") + events + b"\x00"
-    with pytest.raises(kvwire.LimitError) as caught:
-        kvwire.decode(payload, on_error="collect")
-    assert caught.value.code == "too-many-faults"
+def test_many_faults_are_cut_short_and_cost_no_good_event() -> None:
+    bad = msgspec.msgpack.encode(["BlockRemoved", "not an array of hashes"])
+    good = msgspec.msgpack.encode(["BlockRemoved", [1]])
+    payload = b"\x93" + TS + b"\xdc" + (1501).to_bytes(2, "big") + bad * 1500 + good + b"\x00"
+    batch = kvwire.decode(payload, on_error="collect")
+    assert batch.events == [kvwire.BlockRemoved([1])]
+    assert len(batch.faults) == 1001
+    assert batch.faults[-1].code == "too-many-faults"
+
+
+def test_a_repeated_key_cannot_hide_behind_other_characters() -> None:
+    """A key of more bytes than characters, or with a long header, shifts where a careless walk looks for the next event."""
+    doubled = (
+        b"\x85\xa4type\xacBlockRemoved\xacblock_hashes\x91\x01\xacblock_hashes\x91\x02\xa6medium\xc0\xa9group_idx\xc0"
+    )
+    for key in (b"\xa2\xc3\xa9", b"\xd9\x01a"):
+        first = b"\x82\xa4type\xb0AllBlocksCleared" + key + b"\xcc\x84"
+        with pytest.raises(WireError) as caught:
+            kvwire.decode(b"\x93" + TS + b"\x92" + first + doubled + b"\x00")
+        assert caught.value.code == "duplicate-key"

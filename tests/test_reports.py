@@ -665,7 +665,7 @@ def test_a_real_run_in_every_form(capture: str) -> None:
     for record in read_recording(path):
         judge.feed(record)
     sources, results, _ = judge.finish()
-    verdict, code = outcome(results, messages=sum(item.messages for item in sources))
+    verdict, code = outcome(results, messages=sum(item.messages for item in sources), events=1)
     told = report(subject=[path.name], sources=sources, results=results, verdict=verdict, exit_code=int(code))
     validator().validate(json.loads(to_json(told)))
     assert from_json(to_json(told)) == told

@@ -64,7 +64,7 @@ def list_command(
     kind: Annotated[KindName | None, typer.Option(help="Only this kind.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Rows of the manifest, as a JSON array.")] = False,
 ) -> None:
-    """List vectors: id, kind, size in bytes, description. Exit code 1 when none matches."""
+    """List vectors: id, kind, size in bytes, description. Exit code 2 when none matches."""
     try:
         known = None if dialect is None else "any" if dialect == "any" else get_dialect(dialect).id
         rows = list_vectors(pattern, dialect=known, kind=kind.value if kind else None)
@@ -78,7 +78,7 @@ def list_command(
         near = difflib.get_close_matches(pattern or "", [row.id for row in list_vectors()], n=3)
         meant = f"; near it are {', '.join(near)}" if near else ""
         print(f"no golden vector matches{meant}", file=sys.stderr)
-        raise typer.Exit(Exit.FAILURE)
+        raise typer.Exit(Exit.USAGE)
 
 
 @app.command()

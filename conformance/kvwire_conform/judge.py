@@ -168,9 +168,8 @@ class SourceJudge:
             self._read_deviating(message, conforming)
         self.traits.batch(message.payload, batch)
         self.batches.see(message)
-        dialect = self.spoken.best
-        self.stream.speak(dialect)
-        self.events.see(message, dialect)
+        self.stream.speak(self.spoken.best)
+        self.events.see(message, self.spoken.likely)
         for event in batch.events:
             self.counts[event.tag] += 1
 
@@ -220,7 +219,8 @@ class SourceJudge:
         if step.message.seq == 0:
             self.tallies["seq-restart"].ok()
             return
-        self.tallies["seq-restart"].violation(
+        self.tallies["seq-restart"].note("or its first batches were lost on their way, which looks the same")
+        self.tallies["seq-restart"].warning(
             lambda: step.message.finding(
                 "seq 0 after a restart",
                 f"seq {step.message.seq} after seq {step.before}",

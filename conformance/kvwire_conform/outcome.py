@@ -37,6 +37,7 @@ def outcome(
     *,
     reachable: bool = True,
     messages: int,
+    events: int,
     required: frozenset[str] = frozenset(),
     warnings_fail: bool = False,
 ) -> tuple[Verdict, Exit]:
@@ -44,14 +45,15 @@ def outcome(
 
     Args:
         reachable: whether every endpoint could be connected to.
-        messages: how many live messages were seen; none makes the run inconclusive.
+        messages: how many batches were seen, live or replayed; none makes the run inconclusive.
+        events: how many events were in them; none makes it inconclusive too.
         required: ids of checks that have to have judged something. Those that any traffic can be judged by always have to.
         warnings_fail: whether a warning counts as a failure.
     """
     codes = {Exit.OK}
     if not reachable:
         codes.add(Exit.UNREACHABLE)
-    if not messages:
+    if not messages or not events:
         codes.add(Exit.INCONCLUSIVE)
     rows = requirements()
     for result in results:

@@ -72,6 +72,11 @@ class Progress:
     last_seq: int | None = None
 
 
+def faulty_events(results: list[CheckResult]) -> int:
+    """Events that could not be read, which are no events of a source."""
+    return sum(result.violations for result in results if result.id in ("event-shape", "event-tag-known"))
+
+
 class Run:
     """A run: records in, a report out."""
 
@@ -110,7 +115,8 @@ class Run:
         verdict, code = outcome(
             results,
             reachable=reachable,
-            messages=sum(source.messages for source in sources),
+            messages=sum(source.messages + source.replayed for source in sources),
+            events=sum(sum(source.events.values()) for source in sources) + faulty_events(results),
             required=self.options.required,
             warnings_fail=self.options.warnings_fail,
         )
@@ -158,7 +164,9 @@ def judge_recordings(
 def _silence(run: Run, path: Path) -> list[str]:
     if run.progress().messages:
         return []
-    return [f"{path.name} holds no live message: nothing could be judged"]
+    if run.judge.sources:
+        return [f"{path.name} holds replayed batches alone: frames and seq of live messages could not be judged"]
+    return [f"{path.name} holds no message: nothing could be judged"]
 
 
 def _has_replay(path: Path) -> bool:

@@ -100,7 +100,7 @@ def producer(
         subject=[*(endpoints or []), *map(str, recording or []), *([server] if server else [])],
         dialect=None if dialect == "auto" else get_dialect(dialect),
         block_size=block_size,
-        only=_checks(check, known),
+        only=_checks([*check, *(require or [])] if check else None, known),
         required=_checks(require, known) or frozenset(),
         warnings_fail=strict,
         rerun=_rerun(),
@@ -108,7 +108,13 @@ def producer(
     )
     if recording and (endpoints or server):
         raise UsageError("either live endpoints or --recording, not both")
+    if json is not None and junit is not None and str(json) == str(junit) == "-":
+        raise UsageError("--json - and --junit - would share standard output; write one of them to a file")
     if recording:
+        live_only = {"--replay": replay, "--topic": topic, "--batches": batches, "--dp-size": dp_size, "--bind": bind}
+        for name, value in (*live_only.items(), ("--record", record)):
+            if value:
+                raise UsageError(f"{name} is for live endpoints; a recording is judged as it is")
         report = judge_recordings(recording, options)
     else:
         from kvwire_conform.live import Wanted, judge_live

@@ -56,6 +56,8 @@ def parse_line(line: str | bytes, where: str = "line") -> Record:
         channel = row["channel"]
         if channel not in CHANNELS:
             raise RecordingError(f"{where}: channel {channel!r} is none of {', '.join(sorted(CHANNELS))}")
+        if channel != "note" and not row["frames"]:
+            raise RecordingError(f"{where}: a {channel} line without frames")
         start = row.get("start_seq")
         return Record(
             t=float(row.get("t", 0.0)),

@@ -14,6 +14,9 @@ from kvwire.events import BlockStored, EventBatch
 EXACT_SAMPLES = 256
 """Stored batches that are encoded again to tell apart dialects of one shape by their headers."""
 
+MAX_STRANGERS = 200
+"""Payloads of no dialect that are looked at in full, so that a stream of them does not slow the listener down."""
+
 _WIDER = {
     "slot7": ("slot8",),
     "sglang-map1": ("sglang-map2",),
@@ -25,10 +28,12 @@ _WIDER = {
 """Dialects that accept every payload of another one: the same slots or keys, and optional ones more."""
 
 
-def conforms(payload: bytes, dialect: Dialect) -> bool:
-    """Whether a payload is exactly of a dialect."""
+def conforms(payload: bytes, dialect: Dialect, *, thorough: bool = True) -> bool:
+    """Whether a payload is exactly of a dialect; ``thorough`` asks the walk where the structs cannot judge."""
     if surely_conforms(payload, dialect.id):
         return True
+    if not thorough:
+        return False
     try:
         walk(payload, dialect, strict=True)
     except WireError:
@@ -36,12 +41,12 @@ def conforms(payload: bytes, dialect: Dialect) -> bool:
     return True
 
 
-def fitting(payload: bytes, candidates: tuple[Dialect, ...]) -> tuple[Dialect, ...]:
+def fitting(payload: bytes, candidates: tuple[Dialect, ...], *, thorough: bool = True) -> tuple[Dialect, ...]:
     """Those of the candidates that a payload conforms to."""
     found: list[Dialect] = []
     known: set[str] = set()
     for dialect in candidates:
-        if dialect.id in known or conforms(payload, dialect):
+        if dialect.id in known or conforms(payload, dialect, thorough=thorough):
             found.append(dialect)
             known.update(_WIDER.get(dialect.id, ()))
     return tuple(found)
@@ -58,11 +63,17 @@ def deviations(payload: bytes, dialect: Dialect) -> list[WireError]:
 def nearest(payload: bytes, candidates: tuple[Dialect, ...]) -> Dialect:
     """The dialect that a payload deviates least from; the oldest of several."""
 
-    def distance(dialect: Dialect) -> tuple[int, int]:
-        errors = deviations(payload, dialect)
-        return len({error.event_index for error in errors}), -max((error.slot or 0 for error in errors), default=0)
+    def distance(dialect: Dialect) -> int:
+        return sum(_weight(error) for error in deviations(payload, dialect))
 
     return min(candidates, key=distance)
+
+
+def _weight(error: WireError) -> int:
+    """A batch of another length, or events of another encoding, tell dialects apart more surely than any slot or key."""
+    if error.event_index is None:
+        return 10_000
+    return 100 if error.code == "wrong-encoding" else 1
 
 
 @functools.lru_cache(maxsize=1)
@@ -85,6 +96,7 @@ class Spoken:
         self._exact: tuple[Dialect, ...] | None = None
         self._samples = 0
         self._seen = False
+        self._strangers = 0
 
     @property
     def best(self) -> Dialect | None:
@@ -117,9 +129,11 @@ class Spoken:
             True when it conforms to what the stream speaks, False when it conforms to another dialect only, and None
             when to none.
         """
-        fits = fitting(payload, self.candidates)
+        thorough = self._strangers < MAX_STRANGERS
+        fits = fitting(payload, self.candidates, thorough=thorough)
         if not fits:
-            others = () if self.told else fitting(payload, every_dialect())
+            self._strangers += 1
+            others = fitting(payload, every_dialect()) if thorough and self.told is None else ()
             return False if others and batch.events else None
         if batch.events:
             self._seen = True

@@ -21,15 +21,16 @@ class Events:
         self.tallies = tallies
         self.hash_form: str | None = None
 
-    def see(self, message: Message, dialect: Dialect | None) -> None:
-        """Judge the events of a batch; ``dialect`` is what the stream speaks as far as is known."""
+    def see(self, message: Message, likely: Sequence[Dialect]) -> None:
+        """Judge the events of a batch; ``likely`` are the dialects that the stream leaves open."""
         if message.reading is None:
             return
         self._shape(message)
+        media = frozenset(medium for dialect in likely for medium in dialect.media) or ALL_MEDIA
         for index, event in message.events():
             if isinstance(event, AllBlocksCleared):
                 continue
-            self._medium(message, index, event, dialect)
+            self._medium(message, index, event, media)
             self._hash_form(message, index, event)
             if isinstance(event, BlockStored):
                 self._tokens(message, index, event)
@@ -49,10 +50,9 @@ class Events:
         for check in ("event-shape", "event-fields-known", "event-tag-known"):
             self.tallies[check].ok(count - len(wrong.get(check, ())))
 
-    def _medium(self, message: Message, index: int, event: BlockStored | BlockRemoved, dialect: Dialect | None) -> None:
+    def _medium(self, message: Message, index: int, event: BlockStored | BlockRemoved, known: frozenset[str]) -> None:
         tally = self.tallies["medium-vocabulary"]
         medium = event.medium
-        known: Sequence[str] | frozenset[str] = dialect.media if dialect is not None and dialect.media else ALL_MEDIA
         if medium is None or medium in known:
             tally.ok()
             return
@@ -133,7 +133,7 @@ def _form(value: Any) -> str:
     return "64-bit integers" if isinstance(value, int) else f"byte strings of {len(value)} bytes"
 
 
-def _medium_hint(medium: str, known: Sequence[str] | frozenset[str]) -> str:
+def _medium_hint(medium: str, known: frozenset[str]) -> str:
     folded = {name.upper(): name for name in known}
     if medium.upper() in folded:
         return f"media are case-sensitive; did you mean {folded[medium.upper()]}?"

@@ -22,6 +22,9 @@ FULL_ATTENTION = frozenset(("full_attention", "mla_attention", "sink_full_attent
 
 _UNCHAINED = frozenset(("slot6", "slot6-b2"))
 MAX_SURPLUS = 65_536
+MAX_BLOCK_SIZE = 1 << 20
+"""Tokens per block beyond which a block size is taken for garbage; the largest in use are a few thousand."""
+
 _BEGAN_BEFORE = "the stream began before the listener did"
 
 
@@ -42,13 +45,15 @@ class Stream:
         self.sizes: Counter[int] = Counter()
         self.stored_in: Counter[str] = Counter()
         self._surplus: OrderedDict[tuple[Tier, Hash], int] = OrderedDict()
+        self._surplus_tiers: set[Tier] = set()
         self._surplus_forgotten = False
+        self._host_unknown = False
         self._cleared: dict[int, BlockIndex] = {}
         self._salts: dict[Hash, str] = {}
         self._plain_roots: set[Hash] = set()
         self._sparse: set[tuple[int, int | None]] = set()
-        self._group_size: dict[tuple[int, int | None], int] = {}
-        self._has_children: set[tuple[int, int | None]] = set()
+        self._group_size: dict[Tier, int] = {}
+        self._has_children: set[Tier] = set()
         self._root_marker: Hash | None = None
         self._nil_roots = False
 
@@ -67,12 +72,14 @@ class Stream:
     def missing(self) -> None:
         """Batches were lost: what they stored and removed is not known."""
         self.whole = False
+        self._cleared.clear()
 
     def restarted(self, seq: int) -> None:
         """The publisher started anew, with an empty cache."""
         self.index.clear()
         self._surplus.clear()
         self._surplus_forgotten = False
+        self._host_unknown = False
         self._cleared.clear()
         self._salts.clear()
         self._plain_roots.clear()
@@ -125,6 +132,7 @@ class Stream:
         self.reannounced += 1
         if self.index.policy is Policy.COUNT:
             return
+        self._surplus_tiers.add(tier)
         self._surplus[tier, key] = self._surplus.pop((tier, key), 0) + 1
         if len(self._surplus) > MAX_SURPLUS:
             self._surplus.popitem(last=False)
@@ -222,10 +230,22 @@ class Stream:
 
     def _block_size(self, message: Message, index: int, event: BlockStored, rank: int) -> None:
         size = event.block_size
-        if size <= 0 or not event.block_hashes:
+        if size == 0 or not event.block_hashes:
             return
         tally = self.tallies["block-size-constant"]
-        group = (rank, event.group_idx)
+        if not 0 < size <= MAX_BLOCK_SIZE:
+            tally.violation(
+                lambda: message.finding(
+                    f"1 … {MAX_BLOCK_SIZE} tokens, or 0 in a placeholder",
+                    f"block_size {size}",
+                    "uninitialised or corrupt; a router that takes it matches nothing (dynamo #5015)",
+                    event_index=index,
+                    slot=4,
+                    key="block_size",
+                )
+            )
+            return
+        group = Tier(rank, event.medium, event.group_idx)
         usual = self.told_block_size or self._group_size.setdefault(group, size)
         if size == usual:
             tally.ok()
@@ -245,7 +265,7 @@ class Stream:
             )
         )
 
-    def _may_be_partial(self, event: BlockStored, size: int, usual: int, group: tuple[int, int | None]) -> bool:
+    def _may_be_partial(self, event: BlockStored, size: int, usual: int, group: Tier) -> bool:
         """Whether this page, or the ones before it, are last pages of a prompt; a page with children never is."""
         if self.dialect is not None and self.dialect.id not in _UNCHAINED:
             return False
@@ -269,7 +289,11 @@ class Stream:
             return
         if self.index.holds(parent, dp_rank=tier.dp_rank):
             self.tallies["parent-known"].ok()
-            self._has_children.add((tier.dp_rank, event.group_idx))
+            self._has_children.add(tier)
+            return
+        if self._may_be_a_copy(parent, tier.dp_rank):
+            self.tallies["parent-known"].ok()
+            self.tallies["parent-known"].note("a parent was stored more often than removed: a copy of it may be left")
             return
         if parent == 0:
             self.tallies["root-parent-nil"].violation(
@@ -299,6 +323,10 @@ class Stream:
             return
         self._unknown_parent(message, index, event, parent, tier)
 
+    def _may_be_a_copy(self, key: Hash, rank: int) -> bool:
+        """Whether a block that the index dropped was announced once more than it was removed."""
+        return any((tier, key) in self._surplus for tier in self._surplus_tiers if tier.dp_rank == rank)
+
     def _self_parent(self, message: Message, index: int, keys: list[Hash], parent: Hash) -> None:
         tally = self.tallies["no-self-parent"]
         if parent not in keys:
@@ -326,7 +354,7 @@ class Stream:
         if cleared is not None and cleared.holds(parent):
             self._after_clear(message, index, f"the parent {_shown(parent)} was cleared", tier, 2, "parent_block_hash")
             return
-        if not self.whole:
+        if self._began_before(tier):
             tally.undecidable(_BEGAN_BEFORE)
             return
         if self._is_sparse(event, tier.dp_rank):
@@ -406,6 +434,10 @@ class Stream:
         root = event.parent_block_hash is None and event.extra_keys is not None and event.token_ids
         return not root or len(event.token_ids) != len(event.block_hashes) * event.block_size
 
+    def _began_before(self, tier: Tier) -> bool:
+        """Whether a block may be in a tier from before the listener; a clear tells of GPU alone for certain."""
+        return not self.whole or (self._host_unknown and tier.medium != DEFAULT_MEDIUM)
+
     # Removals and clears
 
     def _removed(self, message: Message, index: int, event: BlockRemoved, rank: int) -> None:
@@ -434,10 +466,11 @@ class Stream:
                 message, index, f"{_shown(key)}, removed from {tier.medium}, was cleared", tier, 1, "block_hashes"
             )
             return
-        if not self.whole or self._surplus_forgotten:
-            tally.undecidable(
-                _BEGAN_BEFORE if not self.whole else "too many blocks were announced again to follow each"
-            )
+        if self._began_before(tier):
+            tally.undecidable(_BEGAN_BEFORE)
+            return
+        if self._surplus_forgotten:
+            tally.undecidable("too many blocks were announced again to follow each")
             return
         elsewhere = [other.medium for other in self.index.tiers() if self.index.copies(key, other)]
         hint = "a consumer that counts goes below zero, one that does not removes a block of another copy"
@@ -461,12 +494,27 @@ class Stream:
         held = self.index.clear(rank)
         if len(held):
             self.tallies["clear-empties"].ok()
-            self._cleared[rank] = held
+        self._remember_cleared(rank, held)
+        self._host_unknown = self._host_unknown or not self.whole
         self._surplus = OrderedDict((at, n) for at, n in self._surplus.items() if at[0].dp_rank != rank)
         for key in held.blocks():
             self._salts.pop(key, None)
             self._plain_roots.discard(key)
         self.whole = True
+
+    def _remember_cleared(self, rank: int, held: BlockIndex) -> None:
+        """Keep what a clear took, and what earlier ones took from host tiers, which may be there all the same."""
+        earlier = self._cleared.get(rank)
+        if earlier is not None and len(earlier) < MAX_SURPLUS:
+            for tier in earlier.tiers():
+                if tier.medium == DEFAULT_MEDIUM:
+                    continue
+                for key in earlier.hashes(tier):
+                    held.apply_event(
+                        BlockStored([key], None, [], 0, medium=tier.medium, group_idx=tier.group_idx), rank
+                    )
+        if len(held):
+            self._cleared[rank] = held
 
     def _after_clear(self, message: Message, index: int, what: str, tier: Tier, slot: int, key: str) -> None:
         tally = self.tallies["clear-empties"]
