@@ -327,7 +327,8 @@ class Stream:
         if self._give_up_at is not None and now >= self._give_up_at:
             self._give_up_at = None
             self._unverified = False
-            self._flush("the publisher went away")
+            if self.next is not None:
+                self._flush("the publisher went away")
         if self.asked is None and self._may_probe() and self._may_ask(now) and now >= self._heard + self.limits.quiet:
             self._probed = now
             self._ask(Ask.PROBE, now)
@@ -522,7 +523,7 @@ class Stream:
         behind = request.kind is not Ask.GAP and request.last >= self.next
         if self._newest < self.next and not behind:
             return
-        if self.next == request.missing and request.start <= self.next:
+        if self.next == request.missing > request.last:
             # Nothing from the first missing seq on, though all that was known of when it was asked had been published.
             self._lose_until(min(self._first_known(), request.known + 1), GONE)
             self._fill(now)
