@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -177,3 +179,11 @@ def test_a_topic_has_to_be_text_or_bytes() -> None:
     with pytest.raises(UsageError, match="not int"):
         frames.pack_live(5, 0, BATCH)  # type: ignore[arg-type]
     assert frames.unpack_live([b"\xff\xfe", SEQ, BATCH]).topic == b"\xff\xfe"
+
+
+def test_frames_need_no_sockets() -> None:
+    script = (
+        "import sys, kvwire.zmq.frames, kvwire.zmq.endpoints, kvwire.stream; assert 'zmq' not in sys.modules; "
+        "from kvwire.zmq import AsyncSubscriber, Publisher, Subscriber; assert 'zmq' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
