@@ -12,7 +12,7 @@ from typing import Any
 
 from kvwire.dialects import Dialect
 from kvwire.events import AllBlocksCleared, BlockRemoved, BlockStored
-from kvwire.hashing.forms import Hash, hash_key
+from kvwire.hashing.forms import Hash, as_int64, hash_key
 from kvwire.index import DEFAULT_MEDIUM, BlockIndex, Policy, Tier, default_policy
 from kvwire_conform.checks.tallies import Tallies
 from kvwire_conform.messages import Message
@@ -537,4 +537,6 @@ class Stream:
 
 
 def _shown(key: Hash) -> str:
-    return f"hash {key}" if isinstance(key, int) else f"hash {key.hex()[:16]}…"
+    if isinstance(key, bytes):
+        return f"hash {key.hex()[:16]}…"
+    return f"hash {key} ({as_int64(key)} signed)" if key >> 63 else f"hash {key}"
