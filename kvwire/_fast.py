@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from kvwire._fields import extra_keys_problem, prefixed_salts
+from kvwire._fields import KEYS, extra_keys_problem, prefixed_salts
 from kvwire._msgpack import MAX_FIELDS, header, refuse_ext
 from kvwire.dialects import ALL_MEDIA
 from kvwire.errors import ShapeError
@@ -230,22 +230,19 @@ def _events_start(payload: bytes) -> int:
     return 13 if first == 0xDC else 15 if first == 0xDD else 11
 
 
-def unknown_keys(payload: bytes) -> frozenset[str]:
-    """The keys of map events that are no neutral field."""
-    seen = frozenset(chain.from_iterable(_keyed(payload).events))
-    return seen - _NEUTRAL
-
-
-_NEUTRAL = frozenset(("type", *BlockStored.__struct_fields__))
-
-
 def may_hide_extras(payload: bytes) -> bool:
-    """Whether decoding may have passed over an event, slot or key that no dialect knows."""
+    """Whether decoding may have passed over an event, batch element, slot or key that no dialect knows."""
+    if payload[0] not in (0x92, 0x93):
+        return True
     try:
         if not events_are_maps(payload):
             array_decode(payload)
-            return len(_split(payload).events) == 0
+            return False
         map_decode(payload)
-        return bool(unknown_keys(payload))
+        return not all(event.keys() <= _KEYS_OF.get(bytes(event["type"]), _NO_KEYS) for event in _keyed(payload).events)
     except REFUSED:
         return True
+
+
+_KEYS_OF = {msgspec.msgpack.encode(tag): keys | {"type"} for tag, keys in KEYS.items()}
+_NO_KEYS: frozenset[str] = frozenset()

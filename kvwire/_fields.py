@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from kvwire import _msgpack as mp
-from kvwire.dialects import ALL_MEDIA, DIALECTS, Encoding
+from kvwire.dialects import ALL_MEDIA
 from kvwire.dialects.base import METADATA
 from kvwire.events import AllBlocksCleared, BlockRemoved, BlockStored, ExtraKey, Hash, Token
 
@@ -42,10 +42,8 @@ POSITIONAL: dict[str, tuple[str, ...]] = {
 }
 """What an array event's slots 1, 2, … hold when no dialect is told: the longest layout known."""
 
-KEYS: dict[str, frozenset[str]] = {
-    tag: frozenset(f.name for d in DIALECTS.values() if d.encoding is Encoding.MAP for f in d.events[tag].fields)
-    for tag in CLASSES
-}
+KEYS: dict[str, frozenset[str]] = {tag: frozenset(kind.__struct_fields__) for tag, kind in CLASSES.items()}
+"""What a map event's keys are read as when no dialect is told: a key of a field's name means that field."""
 
 REQUIRED = {
     "BlockStored": ("block_hashes", "token_ids", "block_size"),

@@ -212,7 +212,9 @@ class TestLossless:
         unknown_tag = pack([1.5, [["BlockMoved", 1], ["AllBlocksCleared"]], 0])
         unknown_key = one({"type": "AllBlocksCleared", "why": "reset"})
         unknown_slot = one(["AllBlocksCleared", None, 7])
-        for payload in (unknown_tag, unknown_key, unknown_slot):
+        fourth_element = pack([1.5, [["AllBlocksCleared"]], 0, "more"])
+        other_tags_key = one({"type": "AllBlocksCleared", "medium": "GPU"})
+        for payload in (unknown_tag, unknown_key, unknown_slot, fourth_element, other_tags_key):
             with pytest.raises(kvwire.LossyEncodeError):
                 kvwire.translate(payload, "slot7")
             assert kvwire.translate(payload, "slot7", on_loss="drop") == one(["AllBlocksCleared"])
@@ -337,6 +339,40 @@ class TestLazyTokens:
         assert "token_ids" in repr(lazy.events[0])
         with pytest.raises(WireError):
             _ = lazy.events[0].token_ids
+
+
+KEY_SAMPLES: dict[str, Any] = {
+    "medium": "CPU",
+    "group_idx": 3,
+    "kv_cache_spec_kind": "mamba",
+    "kv_cache_spec_sliding_window": 8,
+    "locality": "REMOTE",
+    "ownership": "o",
+}
+
+
+@pytest.mark.parametrize("tag", ["BlockRemoved", "AllBlocksCleared"])
+@pytest.mark.parametrize("name", KEY_SAMPLES)
+def test_a_key_means_the_same_to_the_fast_path_and_the_walk(tag: str, name: str) -> None:
+    event: dict[str, Any] = {"type": tag, name: KEY_SAMPLES[name]}
+    if tag == "BlockRemoved":
+        event["block_hashes"] = [1]
+    fast, slow = kvwire.decode(one(event)).events, walk(one(event)).events
+    assert fast == slow
+    assert getattr(fast[0], name, KEY_SAMPLES[name]) == KEY_SAMPLES[name]
+
+
+def test_extra_keys_are_nested_four_levels_at_most() -> None:
+    def event(levels: int) -> bytes:
+        key: Any = "x"
+        for _ in range(levels):
+            key = [key]
+        return one(["BlockStored", [1], None, [1], 1, None, "GPU", None, [[key]]])
+
+    assert kvwire.decode(event(4)).events
+    with pytest.raises(WireError) as caught:
+        kvwire.decode(event(5))
+    assert (caught.value.slot, caught.value.key) == (8, "extra_keys")
 
 
 class TestUsage:
