@@ -291,13 +291,16 @@ class SourceJudge:
         again = self.stream.reannounced
         if not again:
             return []
+        stored = (
+            "1 block was stored while it was held" if again == 1 else f"{again} blocks were stored while they were held"
+        )
         if self.stream.index.policy is Policy.COUNT:
             return [
-                f"{again} blocks were stored while they were held; counted as further copies, each needs its own removal. "
+                f"{stored}; counted as further copies, each needs its own removal. "
                 "The wire cannot tell a copy from a second announcement"
             ]
         return [
-            f"{again} blocks were stored while they were held; taken for second announcements, the first removal ends "
+            f"{stored}; taken for second announcements, the first removal ends "
             "them. The wire cannot tell a second announcement from a copy"
         ]
 

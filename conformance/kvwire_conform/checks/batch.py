@@ -45,7 +45,9 @@ class Batches:
         self.rank: int | None = None
         self.seen = False
         if expected_rank is None:
-            tallies["dp-rank-matches-port"].skip("the rank of this endpoint is not known; give --dp-size, or --server")
+            tallies["dp-rank-matches-port"].skip(
+                "the rank of this endpoint is not known; on live endpoints give --dp-size, or --server"
+            )
 
     def see(self, message: Message) -> None:
         """Judge a batch that could be read, and the faults of one that could not."""
