@@ -410,7 +410,7 @@ class _Walk:
         salt = None
         seen: set[Any] = set()
         for raw_key, raw in mp.pairs(value):
-            key = mp.scalar(raw_key)
+            key = self._key(raw_key, slot=slot)
             if key in seen:
                 raise self._duplicate(key, slot=slot)
             seen.add(key)
@@ -440,19 +440,25 @@ class _Walk:
             )
         return "cache_salt", salt
 
+    def _key(self, raw_key: bytes, slot: int | None = None) -> Any:
+        """A key of a map. One that is garbled may have been any, a salt's among them, so it is not passed over."""
+        key = mp.scalar(raw_key)
+        if isinstance(key, bytes) and mp.kind_of(raw_key[0]) == "str":
+            raise self._error(
+                MalformedError,
+                "a key is text that is not UTF-8",
+                code="bad-utf8",
+                slot=slot,
+                key=raw_key.hex()[:40],
+                expected="UTF-8",
+                got="other bytes",
+            )
+        return key
+
     def _map_event(self, value: bytes) -> Event | None:
         keyed: dict[Any, bytes] = {}
         for raw_key, raw in mp.pairs(value):
-            key = mp.scalar(raw_key)
-            if isinstance(key, bytes) and mp.kind_of(raw_key[0]) == "str":
-                raise self._error(
-                    MalformedError,
-                    "a key is text that is not UTF-8",
-                    code="bad-utf8",
-                    key=raw_key.hex()[:40],
-                    expected="UTF-8",
-                    got="other bytes",
-                )
+            key = self._key(raw_key)
             if key in keyed:
                 raise self._duplicate(key)
             keyed[key] = raw

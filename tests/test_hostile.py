@@ -156,6 +156,10 @@ CASES = {
     "tag is a bin": (b"\x93" + TS + b"\x91\x91\xc4\x02ab\x00", "bad-tag"),
     "tag is not UTF-8": (b"\x93" + TS + b"\x91\x91\xa2\xff\xfe\x00", "bad-tag"),
     "type is nil": (b"\x93" + TS + b"\x91\x81\xa4type\xc0\x00", "bad-tag"),
+    "a garbled key of the metadata, which may have been the salt's": (
+        b"\x93" + TS + b"\x91\x98\xabBlockStored\x91\x01\xc0\x92\x03\x04\x02\xc0\xc0\x81\xaac\xc0che_salt\xa1t\x00",
+        "bad-utf8",
+    ),
     "medium not UTF-8": (b"\x93" + TS + b"\x91\x93\xacBlockRemoved\x91\x01\xa2\xff\xfe\x00", "bad-utf8"),
     "salt not UTF-8": (
         b"\x93" + TS + b"\x91" + b"\x98" + EVENT[1:] + b"\x81\xaacache_salt\xa2\xff\xfe\x00",
