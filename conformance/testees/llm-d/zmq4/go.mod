@@ -1,0 +1,3 @@
+module github.com/pebbe/zmq4
+
+go 1.24.1
