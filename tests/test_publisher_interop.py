@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
-import shutil
-import socket
-import subprocess
-import sys
-import tempfile
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,11 +19,14 @@ from kvwire import BlockRemoved, BlockStored, EventBatch
 from kvwire.zmq.publisher import Publisher
 from kvwire_conform.releases import Engine, load_structs
 from kvwire_conform.releases_exec import registered
+from kvwire_conform.routers.errors import RouterError
+from kvwire_conform.routers.install import package_folder
+from kvwire_conform.routers.process import IndexerProcess
+from kvwire_conform.routers.run import PACKAGE
 from tests.publisher_clients import DEADLINE_MS, Socket, dialable, join, until
 from tests.real.catalog import REQUIRE, require_source
 
 ANY = "tcp://127.0.0.1:0"
-ROOT = Path(__file__).resolve().parent.parent
 DYNAMO = "1.6.1"
 END = (-1).to_bytes(8, "big", signed=True)
 FIELDS = (
@@ -168,106 +163,30 @@ def test_vllms_recipe_reads_and_recovers_with_the_releases_own_structs(
 # NVIDIA Dynamo's standalone indexer -----------------------------------------------------------------------------------
 
 
-def _dynamo() -> Path:
+@pytest.fixture(scope="module")
+def dynamo() -> Path:
     """Folder with the package of Dynamo's router; from the package index when it is not in the cache."""
-    home = ROOT / ".cache" / "publisher-interop" / f"ai-dynamo-runtime-{DYNAMO}"
-    if not home.is_dir():
-        home.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=home.parent) as part:
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", f"{part}/package"]
-            done = subprocess.run(
-                [*command, "--only-binary", ":all:", f"ai-dynamo-runtime=={DYNAMO}"],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=300,
-            )
-            if done.returncode:
-                if os.environ.get(REQUIRE) == "1":
-                    pytest.fail(f"ai-dynamo-runtime {DYNAMO} cannot be installed: {done.stderr}")
-                pytest.skip(
-                    f"ai-dynamo-runtime {DYNAMO} is not in the cache and cannot be installed: {done.stderr[-300:]}"
-                )
-            with contextlib.suppress(FileExistsError):
-                shutil.move(f"{part}/package", home)
-    return home
+    try:
+        return package_folder(PACKAGE, DYNAMO)
+    except RouterError as error:
+        if error.code not in ("router-unreachable", "no-pip") or os.environ.get(REQUIRE) == "1":
+            raise
+        pytest.skip(str(error))
 
 
-class Indexer:
-    """Dynamo's KV indexer in a process of its own."""
-
-    def __init__(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
-        start = f"from dynamo._core import run_kv_indexer; run_kv_indexer(['--port','{self._port}','--threads','1'])"
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", start],
-            env={**os.environ, "PYTHONPATH": str(_dynamo()), "DYN_LOG": "info"},
-            stdout=self._log,
-            stderr=self._log,
-        )
-
-    def __enter__(self) -> Indexer:
-        until(self._healthy, "Dynamo's indexer answers", 30)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._log.close()
+class Indexer(IndexerProcess):
+    """Dynamo's KV indexer, registered with one publisher."""
 
     def register(self, endpoint: str, replay_endpoint: str | None) -> None:
-        self._post(
-            "/register",
-            instance_id=7,
-            endpoint=endpoint,
-            replay_endpoint=replay_endpoint,
-            model_name="model",
-            block_size=4,
-        )
+        self.client.register(7, endpoint, "model", 4, replay_endpoint)
 
     def blocks(self) -> set[int]:
         """Hashes of the blocks that it holds."""
-        return set(_hashes(json.loads(self._get("/dump"))))
+        assert not self.ended(), f"Dynamo's indexer has ended: {self.said()}"
+        return {held.block_hash for held in self.client.held(7, "model")}
 
     def said(self) -> str:
-        self._log.seek(0)
-        return self._log.read()
-
-    def _healthy(self) -> bool:
-        assert self._process.poll() is None, f"Dynamo's indexer has ended: {self.said()}"
-        try:
-            self._get("/health")
-        except (urllib.error.URLError, ConnectionError):
-            return False
-        return True
-
-    def _get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=10) as got:
-            text: str = got.read().decode()
-            return text
-
-    def _post(self, path: str, **body: Any) -> None:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self._port}{path}",
-            data=json.dumps({name: value for name, value in body.items() if value is not None}).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=10) as got:
-            assert got.status == 201, got.read()
-
-
-def _hashes(value: Any) -> Iterator[int]:
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            if name == "block_hash" and isinstance(inner, int):
-                yield inner
-            yield from _hashes(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _hashes(inner)
+        return "\n".join(self.last_lines())
 
 
 class LossyRelay:
@@ -309,21 +228,14 @@ class LossyRelay:
             self.passed = seq
 
 
-@pytest.fixture(scope="module")
-def dynamo_ready() -> None:
-    _dynamo()
-
-
 @pytest.mark.parametrize("dialect", ["slot7", "slot12", "sglang-map2", "vllm-map5"])
-def test_dynamos_router_reads_us_and_recovers_a_gap(
-    context: zmq.Context[Socket], dynamo_ready: None, dialect: str
-) -> None:
+def test_dynamos_router_reads_us_and_recovers_a_gap(context: zmq.Context[Socket], dynamo: Path, dialect: str) -> None:
     # A root with children, 40 batches, 8 of them lost in two runs on the way to Dynamo.
     blocks = chain(41)
     with (
         Publisher(ANY, dialect=dialect, replay_endpoint=ANY) as publisher,
         LossyRelay(context, publisher.endpoint) as relay,
-        Indexer() as indexer,
+        Indexer(dynamo) as indexer,
     ):
         until(lambda: publisher.publish([]) >= 0 and relay.passed >= 0, "the relay is subscribed")
         indexer.register(relay.endpoint, publisher.replay_endpoint)
@@ -344,14 +256,14 @@ def test_dynamos_router_reads_us_and_recovers_a_gap(
 
 
 def test_dynamos_router_survives_a_replay_longer_than_any_socket_queue(
-    context: zmq.Context[Socket], dynamo_ready: None
+    context: zmq.Context[Socket], dynamo: Path
 ) -> None:
     # A ROUTER with ZeroMQ's default of 1000 messages loses the end marker here, and Dynamo reads nothing any more.
     count = 6000
     with (
         Publisher(ANY, dialect="vllm-map5", replay_endpoint=ANY) as publisher,
         LossyRelay(context, publisher.endpoint) as relay,
-        Indexer() as indexer,
+        Indexer(dynamo) as indexer,
     ):
         until(lambda: publisher.publish([]) >= 0 and relay.passed >= 0, "the relay is subscribed")
         indexer.register(relay.endpoint, publisher.replay_endpoint)
@@ -366,5 +278,5 @@ def test_dynamos_router_survives_a_replay_longer_than_any_socket_queue(
             last = publisher.publish([block])
         until(lambda: relay.passed == last, "the relay has seen all of it")
         assert len(relay.lost) == count
-        until(lambda: len(indexer.blocks()) == count + 2, f"every block is there: {indexer.said()[-2000:]}")
+        until(lambda: len(indexer.blocks()) == count + 2, f"every block is there: {indexer.said()}")
         assert publisher.stats.replay_overrun == 0
