@@ -9,12 +9,12 @@ import typer
 
 from kvwire import __version__
 from kvwire.errors import UsageError
-from kvwire_conform import golden_cli, producer_cli
+from kvwire_conform import consumer_cli, golden_cli, matrix_cli, producer_cli, router_cli
 from kvwire_conform.outcome import Exit
 
 app = typer.Typer(
     name="kvwire-conform",
-    help="Judge what speaks the KV-cache event wire of LLM engines: live publishers, recordings, golden vectors.",
+    help="Judge what speaks the KV-cache event wire of LLM engines: publishers, and the consumers that read them.",
     epilog=(
         "Exit codes: 0 nothing unexpected, 1 a failure, 2 usage, 3 the subject could not be reached, 4 inconclusive, "
         "5 our own fault, 130 interrupted. The worst wins in the order 5, 3, 2, 1, 4."
@@ -24,9 +24,13 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+# Every command is registered here: a function by name, or a group of commands.
 app.command("producer")(producer_cli.producer)
+app.command("consumer", no_args_is_help=True)(consumer_cli.consumer)
 app.command("demo")(producer_cli.demo)
 app.add_typer(golden_cli.app, name="golden")
+app.add_typer(router_cli.app, name="router")
+app.command("matrix")(matrix_cli.matrix)
 
 
 def _version(wanted: bool) -> None:
@@ -39,7 +43,7 @@ def _version(wanted: bool) -> None:
 def _main(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Judge what speaks the KV-cache event wire of LLM engines: live publishers, recordings, golden vectors."""
+    """Judge what speaks the KV-cache event wire of LLM engines: publishers, and the consumers that read them."""
 
 
 def run() -> None:

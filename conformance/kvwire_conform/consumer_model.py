@@ -126,6 +126,8 @@ class ConsumerReport(msgspec.Struct, kw_only=True):
         judgements: one a payload, in the order of the manifest, generated ones last.
         behaviours: of a router: gap, replay, restart.
         stale: entries of the known-failures file that no judgement bears out, with the reason.
+        not_run: ids of payloads that were not judged, since the consumer kept breaking down or the run was cut short.
+        rerun: the command line that judges one payload again; ``ID`` in it stands for its id.
         advice: remarks, e.g. that the consumer reports no ``dp_rank`` and it was therefore not judged.
         interrupted: whether the run was cut short.
         verdict, exit_code: of the run (0, 1, 3, 4, 5 or 130).
@@ -143,6 +145,8 @@ class ConsumerReport(msgspec.Struct, kw_only=True):
     judgements: list[Judgement] = []
     behaviours: list[Behaviour] = []
     stale: list[str] = []
+    not_run: list[str] = []
+    rerun: str = ""
     advice: list[str] = []
     interrupted: bool = False
     verdict: Verdict = Verdict.INCONCLUSIVE

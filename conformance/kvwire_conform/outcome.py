@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
+from kvwire_conform.consumer_model import AnswerVerdict, ConsumerReport
 from kvwire_conform.model import CheckResult, Verdict
 from kvwire_conform.requirements import requirements
 
@@ -65,5 +66,35 @@ def outcome(
             result.id in required or (result.verdict is Verdict.INCONCLUSIVE and not rows[result.id].needs)
         ):
             codes.add(Exit.INCONCLUSIVE)
+    return _worst(codes)
+
+
+def consumer_outcome(report: ConsumerReport) -> tuple[Verdict, Exit]:
+    """The verdict of a run against a consumer; of a router as well. An interrupted run exits with 130 whatever it found.
+
+    A payload of a claimed dialect that is not exact and not known, a stale known failure, or a behaviour that is not as it
+    must be, is a failure. A run that judged no claimed payload and no behaviour, or that did not judge all, is inconclusive.
+    """
+    codes = {Exit.OK}
+    if report.consumer is None and not report.judgements:
+        codes.add(Exit.UNREACHABLE)
+    if report.stale or any(
+        one.required and not one.known and one.verdict is not AnswerVerdict.EXACT for one in report.judgements
+    ):
+        codes.add(Exit.FAILURE)
+    if report.not_run or not (report.behaviours or any(one.required for one in report.judgements)):
+        codes.add(Exit.INCONCLUSIVE)
+    for behaviour in report.behaviours:
+        if behaviour.verdict is Verdict.HARNESS_ERROR:
+            codes.add(Exit.HARNESS)
+        elif behaviour.verdict in (Verdict.FAIL, Verdict.ERROR):
+            codes.add(Exit.FAILURE)
+        elif behaviour.verdict is Verdict.INCONCLUSIVE:
+            codes.add(Exit.INCONCLUSIVE)
+    verdict, code = _worst(codes)
+    return verdict, Exit.INTERRUPTED if report.interrupted else code
+
+
+def _worst(codes: set[Exit]) -> tuple[Verdict, Exit]:
     worst = next(code for code in _WORST_FIRST if code in codes)
     return _VERDICTS[worst], worst

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from kvwire_conform.model import CheckResult, Evidence, Finding, Report, Verdict
+from kvwire_conform.reports.commands import show_command
 from kvwire_conform.reports.grouping import RED, Row, sections, short_names
 from kvwire_conform.reports.page import STYLES, Page, Span
 from kvwire_conform.reports.results import names
@@ -78,7 +78,7 @@ def _show_result(page: Page, result: CheckResult, *, evidence: bool, name: bool)
         _show_finding(page, finding, evidence=evidence)
     _show_more(page, result, len(shown))
     if evidence and result.rerun:
-        _show_command(page, result.rerun)
+        show_command(page, result.rerun)
 
 
 def _show_more(page: Page, result: CheckResult, shown: int) -> None:
@@ -153,32 +153,3 @@ def _show_frames(page: Page, evidence: Evidence) -> None:
         if rest:
             spans.append(f" … (+{count(rest)} bytes)")
         page.pair(title, *spans, indent=_INDENT, column=_COLUMN)
-
-
-def _show_command(page: Page, command: str) -> None:
-    """A command line that can be copied even where it has to be broken."""
-    words = _shell_words(command)
-    around = len("  ") + len(" \\")
-    column = _COLUMN
-    if any(page.wide(word) > page.width - column - around for word in words):
-        page.line(("rerun", _DIM), indent=_INDENT)
-        column = _INDENT
-    room = page.width - column - around
-    lines: list[str] = []
-    for word in words:
-        if lines and page.wide(f"{lines[-1]} {word}") <= room:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(word)
-    for number, line in enumerate(lines):
-        end = " \\" if number + 1 < len(lines) else ""
-        indent = "  " if number else ""
-        label = "rerun" if column == _COLUMN and not number else ""
-        page.pair(label, f"{indent}{line}{end}", indent=_INDENT, column=column)
-
-
-def _shell_words(command: str) -> list[str]:
-    try:
-        return shlex.split(command, posix=False) or [command]
-    except ValueError:
-        return command.split(" ")

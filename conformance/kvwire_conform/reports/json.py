@@ -21,9 +21,7 @@ def to_json(report: Report) -> bytes:
     terminal could act on is escaped. Two values change: JSON has no lone surrogates, so ``U+D800`` becomes the six
     characters ``\\ud800``; and no infinity and NaN, which become the largest float and 0.
     """
-    builtins = _writable(msgspec.to_builtins(report, order="deterministic"))
-    text = json.dumps(builtins, indent=2, ensure_ascii=False, allow_nan=False)
-    return (_escape(text) + "\n").encode()
+    return render_json(report)
 
 
 def from_json(data: bytes | str) -> Report:
@@ -41,6 +39,13 @@ def from_json(data: bytes | str) -> Report:
     return report
 
 
+def render_json(report: msgspec.Struct) -> bytes:
+    """What `to_json` says, of any report."""
+    builtins = _writable(msgspec.to_builtins(report, order="deterministic"))
+    text = json.dumps(builtins, indent=2, ensure_ascii=False, allow_nan=False)
+    return (_escape(text) + "\n").encode()
+
+
 def _writable(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
@@ -48,7 +53,7 @@ def _writable(value: Any) -> Any:
         written = {_writable(key): _writable(item) for key, item in value.items()}
         # A table whose names changed is put in the order of the names as they are now; fields of the model never change.
         return written if written.keys() == value.keys() else dict(sorted(written.items()))
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_writable(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return 0.0 if math.isnan(value) else math.copysign(sys.float_info.max, value)

@@ -30,7 +30,7 @@ _DIM = "dim"
 _COLUMN = 14
 _BLOCKS = 2
 """So many sources get a block of facts each; more of them a paragraph each."""
-_BADGES = {
+BADGES = {
     Verdict.PASS: "bold black on green",
     Verdict.FAIL: "bold white on red",
     Verdict.WARN: "bold black on yellow",
@@ -38,6 +38,7 @@ _BADGES = {
     Verdict.ERROR: "bold white on red",
     Verdict.HARNESS_ERROR: "bold white on magenta",
 }
+"""How the verdict of a run is shown."""
 
 
 def render(report: Report, console: Console, *, verbose: int = 0) -> None:
@@ -62,7 +63,7 @@ def render(report: Report, console: Console, *, verbose: int = 0) -> None:
 
 def _show_headline(page: Page, report: Report) -> None:
     word = page.word(report.verdict)
-    badge: Span = word if page.plain else (f" {word.upper()} ", _BADGES.get(report.verdict, "bold"))
+    badge: Span = word if page.plain else (f" {word.upper()} ", BADGES.get(report.verdict, "bold"))
     gap = ": " if page.plain else "  "
     indent = page.wide(word) + 2 + (0 if page.plain else 2)
     page.line(badge, gap, (shorten(headline(report), 500), "bold"), hang=min(indent, 8))
