@@ -299,6 +299,10 @@ def _metadata(found: Invalid) -> None:
     twice = mp.mapping([(mp.text("cache_salt"), mp.text("tenant-a")), (mp.text("cache_salt"), mp.text("tenant-b"))])
     error = {"code": "duplicate-key", "event_index": 1, "slot": slot, "key": "cache_salt"}
     found.placed("duplicate-metadata-key", "Two salts in one metadata map.", event.plus(twice), error)
+    garbled = mp.mapping([(mp.text(b"c\xc0che_salt"), mp.text("tenant-a"))])
+    error = {"code": "bad-utf8", "event_index": 1, "slot": slot, "key": mp.text(b"c\xc0che_salt").hex()}
+    about = "A key of the metadata that is not UTF-8; passed over, it would hide a salt."
+    found.placed("utf8-metadata-key", about, event.plus(garbled), error)
     if layout.has("extra_keys"):
         two = found.written(stored(layout, cache_salt="tenant-b", extra_keys=[[SALT_PREFIX + "tenant-a"]]))
         error = {"code": "conflicting-salt", "event_index": 1, "key": "cache_salt"}
