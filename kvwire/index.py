@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from kvwire.dialects import Dialect, get_dialect
 from kvwire.errors import UsageError
@@ -160,15 +160,18 @@ class BlockIndex:
 
     def _store(self, event: BlockStored, dp_rank: int | None) -> None:
         self._ranks.add(dp_rank or 0)
-        if not event.block_hashes:
+        self.store(list(map(hash_key, event.block_hashes)), Tier(dp_rank, event.medium, event.group_idx))
+
+    def store(self, keys: Collection[Hash], tier: Tier) -> None:
+        """Store blocks in a tier, a copy of each. ``keys`` are hashes as they are indexed: unsigned, or bytes."""
+        if not keys:
             return
-        blocks = self._tiers.setdefault(Tier(dp_rank, event.medium, event.group_idx), {})
+        self._ranks.add(tier.dp_rank)
+        blocks = self._tiers.setdefault(tier, {})
         if self.policy is Policy.SET:
-            for block_hash in event.block_hashes:
-                blocks[hash_key(block_hash)] = 1
+            blocks.update(dict.fromkeys(keys, 1))
             return
-        for block_hash in event.block_hashes:
-            key = hash_key(block_hash)
+        for key in keys:
             blocks[key] = blocks.get(key, 0) + 1
 
     def _remove(self, event: BlockRemoved, dp_rank: int | None) -> None:
@@ -197,6 +200,21 @@ class BlockIndex:
             if dp_rank is None or tier.dp_rank == dp_rank:
                 forgotten._tiers[tier] = self._tiers.pop(tier)
         return forgotten
+
+    def blocks_of(self, tier: Tier) -> dict[Hash, int] | None:
+        """The copies of each block that a tier holds, as the index keeps them: a change here changes the index.
+
+        None when it holds none; a tier from which the last block is taken has to be dropped, see `drop`.
+        """
+        return self._tiers.get(tier)
+
+    def drop(self, tier: Tier) -> None:
+        """Forget every block of a tier."""
+        self._tiers.pop(tier, None)
+
+    def holds_any(self, keys: Iterable[Hash]) -> bool:
+        """Whether one of these blocks is held anywhere. ``keys`` are as in `store`, and can be gone through twice."""
+        return any(not blocks.keys().isdisjoint(keys) for blocks in self._tiers.values())
 
     def tiers(self) -> Iterator[Tier]:
         """The tiers that hold at least one block."""

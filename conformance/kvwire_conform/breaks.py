@@ -140,9 +140,9 @@ class Traits:
             seen["ts-int"] += 1
         for event in batch.events:
             if isinstance(event, BlockStored):
-                self._stored(event)
+                self.stored(event)
             elif isinstance(event, BlockRemoved):
-                self._hashes(event.block_hashes)
+                self.hashes(event.block_hashes)
             elif isinstance(event, AllBlocksCleared):
                 seen["clear"] += 1
             medium = getattr(event, "medium", None)
@@ -151,10 +151,11 @@ class Traits:
         if batch.skipped:
             seen["unknown-tag"] += 1
 
-    def _stored(self, event: BlockStored) -> None:
-        self._hashes(event.block_hashes)
+    def stored(self, event: BlockStored) -> None:
+        """Look at one store."""
+        self.hashes(event.block_hashes)
         if event.parent_block_hash is not None:
-            self._hashes((event.parent_block_hash,))
+            self.hashes((event.parent_block_hash,))
             if event.parent_block_hash == 0:
                 self.seen["parent-zero"] += 1
         tokens = event.token_ids
@@ -178,7 +179,8 @@ class Traits:
         except TypeError:
             self.seen["token-odd"] += 1
 
-    def _hashes(self, hashes: Any) -> None:
+    def hashes(self, hashes: Any) -> None:
+        """Look at the hashes of one event."""
         if not hashes:
             return
         if isinstance(hashes[0], bytes):

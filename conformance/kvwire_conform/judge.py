@@ -28,11 +28,16 @@ from kvwire_conform.checks.tallies import Tallies
 from kvwire_conform.messages import Message
 from kvwire_conform.model import CheckResult, Source
 from kvwire_conform.order import Began, InOrder, Missing, Order, Restarted, Step
+from kvwire_conform.plain_messages import PlainMessages
 from kvwire_conform.recording import Record
 from kvwire_conform.spoken import Spoken, deviations, every_dialect, nearest
 
 MAX_ANALYSED = 200
 """Deviating messages that are analysed in full; the rest are counted by their first fault."""
+
+MAX_WAITING = 10_000
+MAX_WAITING_BYTES = 64 << 20
+"""Replayed records that wait until it is known whose they are."""
 
 _MALFORMED_OVER = (
     words.REPLAY_MALFORMED_ANSWERED,
@@ -87,6 +92,7 @@ class SourceJudge:
         self.hashes = Hashes(self.tallies, told.hashes)
         self.replay = Replay(self.tallies, self.order)
         self.traits = Traits()
+        self.plain = PlainMessages(self)
         self.messages = 0
         self.bytes = 0
         self.counts: Counter[str] = Counter()
@@ -99,6 +105,8 @@ class SourceJudge:
 
     def live(self, record: Record) -> None:
         """A live message came."""
+        if self.plain.see(record):
+            return
         self.messages += 1
         self.began = record.t if self.began is None else self.began
         self.ended = record.t
@@ -112,7 +120,7 @@ class SourceJudge:
         if message.seq is None:
             self._deliver(message)
             return
-        self.replay.live(message.seq)
+        self.replay.newest = message.seq
         self.first_seq = message.seq if self.first_seq is None else self.first_seq
         self.last_seq = message.seq
         self._judge_repeat(message)
@@ -153,6 +161,7 @@ class SourceJudge:
             self.replay.stopped()
 
     def _read(self, message: Message) -> None:
+        message.judged = True
         try:
             batch = _decode(message.payload)
         except WireError as error:
@@ -170,10 +179,19 @@ class SourceJudge:
         self.batches.see(message)
         self.stream.speak(self.spoken.best)
         self.events.see(message, self.spoken.likely)
+        self.plain.learn(message, batch)
         for event in batch.events:
             self.counts[event.tag] += 1
 
+    def _read_again(self, message: Message) -> None:
+        if message.walked:
+            message.reading = walk(message.payload, keep_going=True)
+        else:
+            batch = _decode(message.payload)
+            message.reading = Reading(batch.ts, batch.dp_rank, batch.events, [])
+
     def _read_deviating(self, message: Message, conforming: bool | None) -> None:
+        message.walked = True
         reading = message.reading = walk(message.payload, keep_going=True)
         if conforming is False:
             spoken = ", ".join(d.id for d in self.spoken.candidates)
@@ -198,7 +216,8 @@ class SourceJudge:
         for step in steps:
             if isinstance(step, InOrder):
                 if step.message.reading is None and step.message.error is None:
-                    self._read(step.message)
+                    read = self._read_again if step.message.judged else self._read
+                    read(step.message)
                 self._deliver(step.message)
                 if not step.first:
                     self.tallies["seq-step"].ok()
@@ -242,11 +261,13 @@ class SourceJudge:
         )
 
     def _deliver(self, message: Message) -> None:
+        self.plain.forget()
         self.stream.see(message)
         self.hashes.see(message)
 
     def finish(self) -> tuple[Source, list[CheckResult]]:
         """No more comes: the verdicts of this publisher."""
+        self.plain.finish()
         self._follow(self.replay.finish(frozenset(d.framing for d in self.spoken.candidates_for_framing)))
         self._follow(self.order.finish())
         self.hashes.finish()
@@ -325,16 +346,19 @@ class Judge:
         self.sources: dict[str, SourceJudge] = {}
         self._replay_of: dict[str, str] = {}
         self._unplaced: dict[str, list[Record]] = {}
+        self._waiting = 0
+        self._waiting_bytes = 0
 
     def feed(self, record: Record) -> None:
         """Take the next record."""
         if record.channel == "live":
-            self._live_source(record.source).live(record)
+            source = self.sources.get(record.source or self.single) or self._live_source(record.source)
+            source.live(record)
         elif record.channel in ("replay", "replay-request"):
             self._replay(record)
         elif record.channel == "note" and (record.source in self.sources or len(self.sources) == 1):
-            source = self.sources.get(record.source) or next(iter(self.sources.values()))
-            source.noted(record)
+            noted = self.sources.get(record.source) or next(iter(self.sources.values()))
+            noted.noted(record)
 
     def _live_source(self, endpoint: str) -> SourceJudge:
         name = endpoint or self.single
@@ -345,11 +369,15 @@ class Judge:
     def _replay(self, record: Record) -> None:
         name = self._placed(record)
         if name is None:
-            waiting = self._unplaced.setdefault(record.source, [])
-            if len(waiting) < 10_000:
-                waiting.append(record)
+            size = sum(map(len, record.frames))
+            if self._waiting < MAX_WAITING and self._waiting_bytes + size <= MAX_WAITING_BYTES:
+                self._waiting += 1
+                self._waiting_bytes += size
+                self._unplaced.setdefault(record.source, []).append(record)
             return
         for waiting_record in self._unplaced.pop(record.source, ()):
+            self._waiting -= 1
+            self._waiting_bytes -= sum(map(len, waiting_record.frames))
             self._give(self.sources[name], waiting_record)
         self._give(self.sources[name], record)
 

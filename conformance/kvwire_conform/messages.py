@@ -25,9 +25,13 @@ class Message:
         reading: the payload read tolerantly; None when it could not be read at all, see ``error``.
         error: why the payload could not be read.
         deviations: what is not as the stream's dialect has it.
+        judged: whether the batch was judged by itself; what is left is its place in the stream.
+        walked: whether ``reading`` is that of the walk, not of the codec.
     """
 
-    __slots__ = ("channel", "deviations", "error", "frames", "payload", "reading", "seq", "t", "topic")
+    __slots__ = (
+        *("channel", "deviations", "error", "frames", "judged", "payload", "reading", "seq", "t", "topic", "walked"),
+    )
 
     def __init__(
         self, t: float, channel: str, frames: list[bytes], topic: bytes, seq: int | None, payload: bytes
@@ -41,6 +45,13 @@ class Message:
         self.reading: Reading | None = None
         self.error: WireError | None = None
         self.deviations: list[WireError] = []
+        self.judged = False
+        self.walked = False
+
+    def put_by(self) -> None:
+        """The message has to wait: keep its bytes, not what was read of them."""
+        self.reading = None
+        self.deviations = []
 
     def events(self) -> Iterator[tuple[int, Event]]:
         """The events that could be read, each with its index in the batch."""

@@ -6,12 +6,11 @@ missing or the publisher started anew.
 
 from __future__ import annotations
 
-import hashlib
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kvwire_conform.messages import Message
+from kvwire_conform.past import Past
 
 MAX_HELD = 10_000
 MAX_HELD_BYTES = 64 << 20
@@ -54,11 +53,6 @@ class Began:
 Step = InOrder | Missing | Restarted | Began
 
 
-def digest(payload: bytes) -> bytes:
-    """16 bytes that stand for a payload."""
-    return hashlib.blake2b(payload, digest_size=16).digest()
-
-
 class Order:
     """The order of one publisher's batches.
 
@@ -73,20 +67,19 @@ class Order:
         self.lost = 0
         self._held: dict[int, Message] = {}
         self._held_bytes = 0
-        self._digests: OrderedDict[int, tuple[bytes, bool]] = OrderedDict()
+        self._past = Past(WINDOW)
         self._fresh = True
 
-    def digest_of(self, seq: int) -> bytes | None:
-        """The digest of a batch that was delivered lately or is held, or None."""
+    def compare(self, seq: int, payload: bytes) -> bool | None:
+        """Whether a payload is the one that came under this seq lately, or is held; None when none is known."""
         held = self._held.get(seq)
         if held is not None:
-            return digest(held.payload)
-        kept = self._digests.get(seq)
-        return kept[0] if kept else None
+            return held.payload == payload
+        return self._past.same(seq, payload)
 
     def has(self, seq: int, payload: bytes) -> bool:
         """Whether a batch of this seq and with this payload was seen lately."""
-        return self.digest_of(seq) == digest(payload)
+        return self.compare(seq, payload) is True
 
     def repeats(self, message: Message) -> bool:
         """Whether a live message was live before with the same payload; a replay does not count."""
@@ -94,7 +87,17 @@ class Order:
         held = self._held.get(message.seq)
         if held is not None:
             return held.channel == "live" and held.payload == message.payload
-        return self._digests.get(message.seq) == (digest(message.payload), True)
+        return self._past.was_live(message.seq, message.payload)
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the batch before `next` was delivered, and nothing is held back."""
+        return not self._held and not self._fresh
+
+    def follow(self, seq: int, payload: bytes) -> None:
+        """Deliver a live batch, the next one, while `in_step`: what `live` does with it, without a step."""
+        self.next = seq + 1
+        self._past.add(seq, payload, True)
 
     def live(self, message: Message) -> Iterator[Step]:
         """A live message came."""
@@ -108,11 +111,11 @@ class Order:
         assert self.next is not None
         if seq < self.next:
             if self.has(seq, message.payload):
-                self._digests[seq] = (digest(message.payload), True)
+                self._past.now_live(seq)
                 return
             yield from self._flush()
             yield Restarted(message, self.next - 1)
-            self._digests.clear()
+            self._past.begin(seq)
             self._fresh = True
             self.next = seq
         if seq > self.next:
@@ -144,10 +147,12 @@ class Order:
 
     def _begin(self, seq: int) -> Iterator[Step]:
         self.next = seq
+        self._past.begin(seq)
         yield Began(seq)
 
     def _hold(self, message: Message) -> Iterator[Step]:
         assert message.seq is not None
+        message.put_by()
         if message.seq in self._held:
             if message.channel == "live":
                 self._held[message.seq] = message
@@ -160,9 +165,7 @@ class Order:
     def _deliver(self, message: Message) -> InOrder:
         assert message.seq is not None
         self.next = message.seq + 1
-        self._digests[message.seq] = (digest(message.payload), message.channel == "live")
-        if len(self._digests) > WINDOW:
-            self._digests.popitem(last=False)
+        self._past.add(message.seq, message.payload, message.channel == "live")
         first, self._fresh = self._fresh, False
         return InOrder(message, first)
 

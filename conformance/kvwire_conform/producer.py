@@ -13,7 +13,7 @@ from kvwire_conform.checks.hashes import HashSettings
 from kvwire_conform.judge import Judge, SourceJudge, Told, no_rerun
 from kvwire_conform.model import CheckResult, Report, Source, Verdict
 from kvwire_conform.outcome import Exit, outcome
-from kvwire_conform.recording import Record, RecordingError, read_recording
+from kvwire_conform.recording import Record, has_replay, read_recording
 
 TOOL = f"kvwire-conform {__version__}"
 
@@ -146,7 +146,7 @@ def judge_recordings(
     """
     reports = []
     for path in paths:
-        run = Run(options, single=path.name, replay_expected=_has_replay(path))
+        run = Run(options, single=path.name, replay_expected=has_replay(path))
         interrupted = False
         try:
             for number, record in enumerate(read_recording(path)):
@@ -167,14 +167,6 @@ def _silence(run: Run, path: Path) -> list[str]:
     if run.judge.sources:
         return [f"{path.name} holds replayed batches alone: frames and seq of live messages could not be judged"]
     return [f"{path.name} holds no message: nothing could be judged"]
-
-
-def _has_replay(path: Path) -> bool:
-    try:
-        with open(path, "rb") as file:
-            return any(b'"replay' in line[:200] for line in file)
-    except OSError as error:
-        raise RecordingError(f"{path}: {error.strerror or error}") from error
 
 
 _WORST = (Exit.INTERRUPTED, Exit.HARNESS, Exit.UNREACHABLE, Exit.USAGE, Exit.FAILURE, Exit.INCONCLUSIVE, Exit.OK)

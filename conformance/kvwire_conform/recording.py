@@ -8,9 +8,10 @@ SUB socket received (topic, seq, payload); ``replay`` what a DEALER received, th
 
 from __future__ import annotations
 
+from binascii import unhexlify
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, Literal, TextIO
 
 import msgspec
 
@@ -45,12 +46,32 @@ class RecordingError(UsageError):
     code = "bad-recording"
 
 
+class _LiveLine(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """Nearly every line: a live message, with nothing out of the ordinary."""
+
+    channel: Literal["live"]
+    frames: Annotated[list[str], msgspec.Meta(min_length=1)]
+    t: float = 0.0
+    endpoint: str = ""
+
+
+_live_line = msgspec.json.Decoder(_LiveLine).decode
 _line = msgspec.json.Decoder()
+READ_AHEAD = 1 << 20
+"""Bytes that are read from a recording at once; a line is often tens of kilobytes."""
 CHANNELS = frozenset(("live", "replay", "replay-request", "note"))
 
 
 def parse_line(line: str | bytes, where: str = "line") -> Record:
     """Read one line. Raises RecordingError, naming ``where``."""
+    try:
+        live = _live_line(line)
+        return Record(t=live.t, channel="live", frames=list(map(unhexlify, live.frames)), source=live.endpoint)
+    except (msgspec.DecodeError, ValueError):
+        return _parse_any(line, where)
+
+
+def _parse_any(line: str | bytes, where: str) -> Record:
     try:
         row: Any = _line.decode(line)
         channel = row["channel"]
@@ -85,20 +106,17 @@ def read_recording(path: str | Path) -> Iterator[Record]:
         RecordingError: the file cannot be read, or a line is wrong.
     """
     try:
-        with open(path, "rb") as file:
-            held: tuple[int, bytes] | None = None
+        with open(path, "rb", buffering=READ_AHEAD) as file:
             for number, line in enumerate(file, start=1):
-                if held is not None:
-                    yield parse_line(held[1], f"{path}, line {held[0]}")
-                held = (number, line) if line.strip() else None
-            if held is not None:
-                if not held[1].endswith(b"\n"):
-                    try:
-                        yield parse_line(held[1])
-                    except RecordingError:
+                if line.isspace():
+                    continue
+                try:
+                    record = parse_line(line)
+                except RecordingError:
+                    if not line.endswith(b"\n"):
                         return
-                else:
-                    yield parse_line(held[1], f"{path}, line {held[0]}")
+                    record = parse_line(line, f"{path}, line {number}")
+                yield record
     except OSError as error:
         raise RecordingError(f"{path}: {error.strerror or error}") from error
 
@@ -116,3 +134,19 @@ def write_record(file: TextIO, record: Record) -> None:
         row["step"] = record.text
     row["frames"] = [frame.hex() for frame in record.frames]
     file.write(msgspec.json.encode(row).decode() + "\n")
+
+
+def has_replay(path: str | Path) -> bool:
+    """Whether a recording holds replies of a replay endpoint, or requests to one. Raises RecordingError."""
+    mark = b'"replay'
+    try:
+        with open(path, "rb", buffering=READ_AHEAD) as file:
+            tail = b""
+            while chunk := file.read(READ_AHEAD):
+                if mark in tail + chunk:
+                    file.seek(0)
+                    return any(mark in line[:200] for line in file)
+                tail = chunk[-len(mark) :]
+    except OSError as error:
+        raise RecordingError(f"{path}: {error.strerror or error}") from error
+    return False

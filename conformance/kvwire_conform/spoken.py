@@ -6,7 +6,7 @@ import functools
 
 from kvwire._exact import surely_conforms
 from kvwire._walk import walk
-from kvwire.codec import encode
+from kvwire.codec import decode, encode
 from kvwire.dialects import DIALECTS, Dialect, Framing
 from kvwire.errors import KvwireError, WireError
 from kvwire.events import BlockStored, EventBatch
@@ -122,6 +122,28 @@ class Spoken:
         """The dialects whose replay framing counts as right; none when the stream showed no event."""
         return (self._exact or self.candidates) if self._seen else ()
 
+    @property
+    def settled(self) -> Dialect | None:
+        """The dialect that leaves the candidates as they are if a payload conforms to it; None for none yet."""
+        if self.told is not None:
+            return self.told
+        if not self._seen:
+            return None
+        narrowest, *others = self.candidates
+        wider = _WIDER.get(narrowest.id, ())
+        return narrowest if all(dialect.id in wider for dialect in others) else None
+
+    @property
+    def sampling(self) -> bool:
+        """Whether payloads with stores are still compared with what each candidate would have written."""
+        return self.told is None and len(self.candidates) > 1 and self._samples < EXACT_SAMPLES
+
+    def sample(self, payload: bytes) -> bool:
+        """Compare a payload that conforms to every candidate. False when that tells more than was known."""
+        likely = self.likely
+        self._narrow(payload, decode(payload))
+        return self.likely == likely
+
     def see(self, payload: bytes, batch: EventBatch) -> bool | None:
         """A payload that could be read came.
 
@@ -142,7 +164,7 @@ class Spoken:
         return True
 
     def _narrow(self, payload: bytes, batch: EventBatch) -> None:
-        if self.told is not None or len(self.candidates) < 2 or self._samples >= EXACT_SAMPLES:
+        if not self.sampling:
             if self._exact is not None:
                 self._exact = tuple(d for d in self._exact if d in self.candidates) or None
             return

@@ -8,7 +8,8 @@ from kvwire.errors import WireError
 from kvwire_conform.checks.tallies import Tallies
 from kvwire_conform.messages import Message
 
-_DAY = 86_400.0
+DAY = 86_400.0
+"""Seconds that the clocks of engine and listener may differ by."""
 
 _CHECK_OF_CODE = {
     "batch-arity": "batch-arity",
@@ -74,12 +75,12 @@ class Batches:
         if not math.isfinite(ts) or not message.t:
             return
         tally = self.tallies["ts-plausible"]
-        if abs(ts - message.t) <= _DAY:
+        if abs(ts - message.t) <= DAY:
             tally.ok()
             return
         hint = "the clocks of engine and listener differ by more than a day, or ts has another unit or epoch"
         for unit, factor in (("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9)):
-            if abs(ts / factor - message.t) <= _DAY:
+            if abs(ts / factor - message.t) <= DAY:
                 hint = f"these are {unit}; a consumer that ages blocks by ts keeps them for ever"
         tally.violation(
             lambda: message.finding(f"seconds since the epoch, about {message.t:.0f}", f"{ts!r}", hint, slot=0)

@@ -74,7 +74,7 @@ class Events:
         if not hashes:
             return
         tally = self.tallies["hash-form-constant"]
-        forms = {_form(value) for value in hashes}
+        forms = {form_of(value) for value in hashes}
         if self.hash_form is None and len(forms) == 1:
             self.hash_form = next(iter(forms))
         if forms == {self.hash_form}:
@@ -129,7 +129,8 @@ def token_problem(token_ids: Sequence[Any]) -> tuple[str, str] | None:
     return "single tokens and pairs in one event", "a router cannot tell how long a block is"
 
 
-def _form(value: Any) -> str:
+def form_of(value: Any) -> str:
+    """The form of a hash, in words."""
     return "64-bit integers" if isinstance(value, int) else f"byte strings of {len(value)} bytes"
 
 

@@ -80,7 +80,6 @@ class Framing:
     def __init__(self, tallies: Tallies) -> None:
         self.tallies = tallies
         self.topic: bytes | None = None
-        self.last: Message | None = None
 
     def see(self, message: Message) -> None:
         """Judge the topic of a message against the one before."""

@@ -13,7 +13,7 @@ from kvwire.dialects import Framing
 from kvwire_conform.checks.framing import END
 from kvwire_conform.checks.tallies import Tallies
 from kvwire_conform.messages import Message
-from kvwire_conform.order import Order, Step, digest
+from kvwire_conform.order import Order, Step
 from kvwire_conform.recording import Record
 
 REPLAY_CHECKS = (
@@ -54,6 +54,9 @@ class Replay:
 
     Args:
         order: the publisher's batches in order, to compare with and to fill in.
+
+    Attributes:
+        newest: seq of the live batch published last.
     """
 
     def __init__(self, tallies: Tallies, order: Order) -> None:
@@ -64,15 +67,11 @@ class Replay:
         self._open: Answer | None = None
         self._past: list[tuple[int, int]] = []
         self._after_malformed = False
-        self._newest: int | None = None
+        self.newest: int | None = None
         self._seen = False
         self._stopped = False
         for check in REPLAY_CHECKS:
             tallies[check].skip("no replay endpoint; give --replay")
-
-    def live(self, seq: int) -> None:
-        """A live batch was published."""
-        self._newest = seq
 
     def request(self, record: Record) -> Iterator[Step]:
         """A request was sent."""
@@ -83,7 +82,7 @@ class Replay:
         good = delimited and len(frames) == 1 and len(frames[0]) == 8
         self._after_malformed = self._after_malformed or not good
         asked = int.from_bytes(frames[0], "big") if good else None
-        self._open = Answer(asked, self._newest, record.socket == "REQ")
+        self._open = Answer(asked, self.newest, record.socket == "REQ")
 
     def timed_out(self) -> None:
         """The answer did not come, or did not end, within its deadline."""
@@ -141,7 +140,7 @@ class Replay:
         answer = self._open
         if answer is None or (record.start_seq is not None and record.start_seq != answer.asked):
             yield self._close(ended=False)
-            answer = self._open = Answer(record.start_seq, self._newest, record.socket == "REQ", recorded=False)
+            answer = self._open = Answer(record.start_seq, self.newest, record.socket == "REQ", recorded=False)
         parsed = self._parse(record, answer)
         if parsed is None:
             return
@@ -201,9 +200,9 @@ class Replay:
                 )
             )
         answer.last = seq
-        known = self.order.digest_of(seq)
-        if known is not None:
-            if known == digest(message.payload):
+        same = self.order.compare(seq, message.payload)
+        if same is not None:
+            if same:
                 self.tallies["replay-equals-live"].ok()
             else:
                 self.tallies["replay-equals-live"].violation(

@@ -8,6 +8,7 @@ reach a host tier before their parents; and what began before the listener did c
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Collection
 from typing import Any
 
 from kvwire.dialects import Dialect
@@ -15,6 +16,7 @@ from kvwire.events import AllBlocksCleared, BlockRemoved, BlockStored
 from kvwire.hashing.forms import Hash, as_int64, hash_key
 from kvwire.index import DEFAULT_MEDIUM, BlockIndex, Policy, Tier, default_policy
 from kvwire_conform.checks.tallies import Tallies
+from kvwire_conform.cleared import Cleared
 from kvwire_conform.messages import Message
 
 FULL_ATTENTION = frozenset(("full_attention", "mla_attention", "sink_full_attention"))
@@ -22,6 +24,10 @@ FULL_ATTENTION = frozenset(("full_attention", "mla_attention", "sink_full_attent
 
 _UNCHAINED = frozenset(("slot6", "slot6-b2"))
 MAX_SURPLUS = 65_536
+MAX_TIERS = 4096
+"""Tiers (DP rank, medium, group) of which more is kept than their blocks; a publisher has a handful."""
+MAX_RANKS = 64
+"""DP ranks of which the cleared blocks are kept."""
 MAX_BLOCK_SIZE = 1 << 20
 """Tokens per block beyond which a block size is taken for garbage; the largest in use are a few thousand."""
 
@@ -33,12 +39,25 @@ class Stream:
 
     Args:
         block_size: what every block has to have; None when it is not known.
+
+    Attributes:
+        index: the blocks held.
+        salts: the salt of each block held with one, by hash.
+        plain_roots: the roots held without a salt, where the dialect shows a salt at the root alone.
+        cleared: what the last AllBlocksCleared of a DP rank took.
+        group_size: the usual block size of each tier.
+        has_children: tiers in which some block is a parent.
+        nil_roots: whether some root has had the parent nil.
+        salts_are_told: whether the dialect has a place of its own for a salt, in every salted event.
+        short_keys: whether extra_keys may end before the last block.
     """
 
     def __init__(self, tallies: Tallies, block_size: int | None) -> None:
         self.tallies = tallies
         self.told_block_size = block_size
         self.dialect: Dialect | None = None
+        self.salts_are_told = False
+        self.short_keys = False
         self.index = BlockIndex(Policy.COUNT)
         self.whole = False
         self.reannounced = 0
@@ -48,20 +67,22 @@ class Stream:
         self._surplus_tiers: set[Tier] = set()
         self._surplus_forgotten = False
         self._host_unknown = False
-        self._cleared: dict[int, BlockIndex] = {}
-        self._salts: dict[Hash, str] = {}
-        self._plain_roots: set[Hash] = set()
+        self.cleared: dict[int, Cleared] = {}
+        self.salts: dict[Hash, str] = {}
+        self.plain_roots: set[Hash] = set()
         self._sparse: set[tuple[int, int | None]] = set()
-        self._group_size: dict[Tier, int] = {}
-        self._has_children: set[Tier] = set()
+        self.group_size: dict[Tier, int] = {}
+        self.has_children: set[Tier] = set()
         self._root_marker: Hash | None = None
-        self._nil_roots = False
+        self.nil_roots = False
 
     def speak(self, dialect: Dialect | None) -> None:
         """The dialect became known, or another one."""
         if dialect is None or dialect is self.dialect:
             return
         self.dialect = dialect
+        self.salts_are_told = dialect.salted_fields
+        self.short_keys = dialect.id == "dynamo"
         if not len(self.index):
             self.index = BlockIndex(default_policy(dialect))
 
@@ -72,7 +93,7 @@ class Stream:
     def missing(self) -> None:
         """Batches were lost: what they stored and removed is not known."""
         self.whole = False
-        self._cleared.clear()
+        self.cleared.clear()
 
     def restarted(self, seq: int) -> None:
         """The publisher started anew, with an empty cache."""
@@ -80,14 +101,14 @@ class Stream:
         self._surplus.clear()
         self._surplus_forgotten = False
         self._host_unknown = False
-        self._cleared.clear()
-        self._salts.clear()
-        self._plain_roots.clear()
-        self._group_size.clear()
-        self._has_children.clear()
+        self.cleared.clear()
+        self.salts.clear()
+        self.plain_roots.clear()
+        self.group_size.clear()
+        self.has_children.clear()
         self._sparse.clear()
         self._root_marker = None
-        self._nil_roots = False
+        self.nil_roots = False
         self.whole = seq == 0
 
     def see(self, message: Message) -> None:
@@ -97,41 +118,58 @@ class Stream:
         rank = message.reading.dp_rank or 0
         for index, event in message.events():
             if isinstance(event, BlockStored):
-                self._stored(message, index, event, rank)
+                self.stored(message, index, event, rank, event.cache_salt)
             elif isinstance(event, BlockRemoved):
-                self._removed(message, index, event, rank)
+                self.removed(message, index, event, rank)
             elif isinstance(event, AllBlocksCleared):
-                self._clear(rank)
+                self.clear(rank)
         if message.reading.faults:
             self.whole = False
 
     # Stores
 
-    def _stored(self, message: Message, index: int, event: BlockStored, rank: int) -> None:
+    def stored(self, message: Message, index: int, event: BlockStored, rank: int, salt: str | None) -> None:
+        """Judge and apply one store; ``salt`` is the event's own, wherever it carries it."""
         keys = list(map(hash_key, event.block_hashes))
         tier = Tier(rank, event.medium, event.group_idx)
-        self.stored_in[tier.medium] += len(keys)
-        if event.block_size in self.sizes or len(self.sizes) < 16:
-            self.sizes[event.block_size] += 1
+        self.count_stored(tier.medium, len(keys))
+        self.count_size(event.block_size, 1)
         self._repeats(message, index, event, keys)
         self._tokens_and_hashes(message, index, event, rank)
         self._extra_keys(message, index, event)
         self._parent(message, index, event, keys, tier)
         self._block_size(message, index, event, rank)
-        self._salt(message, index, event, keys, rank)
-        for key in keys:
-            if self.index.copies(key, tier):
-                self._announced_again(tier, key)
-        self.index.apply_event(event, rank)
-        cleared = self._cleared.get(rank)
-        if cleared is not None:
+        self._salt(message, index, event, keys, rank, salt)
+        self.store_again(keys, tier)
+        cleared = self.cleared.get(rank)
+        if cleared is not None and tier in cleared.tiers:
+            cleared.tiers[tier].restored(keys)
+
+    def count_stored(self, medium: str, blocks: int) -> None:
+        """Count blocks stored in a medium, unless there are too many media to count each."""
+        if medium in self.stored_in or len(self.stored_in) < MAX_TIERS:
+            self.stored_in[medium] += blocks
+
+    def count_size(self, size: int, events: int) -> None:
+        """Count events of a block size, unless there are too many sizes to count each."""
+        if size in self.sizes or len(self.sizes) < 16:
+            self.sizes[size] += events
+
+    def store_again(self, keys: Collection[Hash], tier: Tier) -> None:
+        """Apply a store of blocks some of which may be held."""
+        held = self.index.blocks_of(tier)
+        if held:
             for key in keys:
-                cleared.discard(key, tier)
+                if key in held:
+                    self._announced_again(tier, key)
+        self.index.store(keys, tier)
 
     def _announced_again(self, tier: Tier, key: Hash) -> None:
         self.reannounced += 1
         if self.index.policy is Policy.COUNT:
             return
+        if len(self._surplus_tiers) >= MAX_TIERS:
+            self._surplus_tiers = {at for at, _ in self._surplus}
         self._surplus_tiers.add(tier)
         self._surplus[tier, key] = self._surplus.pop((tier, key), 0) + 1
         if len(self._surplus) > MAX_SURPLUS:
@@ -176,7 +214,8 @@ class Stream:
             tally.ok()
             return
         if tokens % size == 0 and tokens > hashes * size and self._may_be_sparse(event):
-            self._sparse.add((rank, event.group_idx))
+            if len(self._sparse) < MAX_TIERS:
+                self._sparse.add((rank, event.group_idx))
             tally.ok()
             tally.note("a group other than full attention publishes hashes for some of its blocks only")
             return
@@ -213,8 +252,7 @@ class Stream:
             if entries is None:
                 continue
             count, hashes = len(entries), len(event.block_hashes)
-            short = self.dialect is not None and self.dialect.id == "dynamo" and count <= hashes
-            if count == hashes or short:
+            if count == hashes or (self.short_keys and count < hashes):
                 tally.ok()
                 continue
             tally.violation(
@@ -246,7 +284,7 @@ class Stream:
             )
             return
         group = Tier(rank, event.medium, event.group_idx)
-        usual = self.told_block_size or self._group_size.setdefault(group, size)
+        usual = self.told_block_size or self._usual_size(group, size)
         if size == usual:
             tally.ok()
             return
@@ -265,23 +303,34 @@ class Stream:
             )
         )
 
+    def _usual_size(self, group: Tier, size: int) -> int:
+        """The block size of a group, which is that of its first event."""
+        if len(self.group_size) >= MAX_TIERS:
+            return self.group_size.get(group, size)
+        return self.group_size.setdefault(group, size)
+
     def _may_be_partial(self, event: BlockStored, size: int, usual: int, group: Tier) -> bool:
         """Whether this page, or the ones before it, are last pages of a prompt; a page with children never is."""
         if self.dialect is not None and self.dialect.id not in _UNCHAINED:
             return False
         if size < usual:
             return len(event.block_hashes) == 1
-        if self.told_block_size is not None or group in self._has_children:
+        if self.told_block_size is not None or group in self.has_children:
             return False
-        self._group_size[group] = size
+        self.group_size[group] = size
         return True
 
     # Parents
 
+    def parent_in(self, tier: Tier) -> None:
+        """Some block of a tier is below one that is held."""
+        if len(self.has_children) < MAX_TIERS:
+            self.has_children.add(tier)
+
     def _parent(self, message: Message, index: int, event: BlockStored, keys: list[Hash], tier: Tier) -> None:
         if event.parent_block_hash is None:
             self.tallies["root-parent-nil"].ok()
-            self._nil_roots = True
+            self.nil_roots = True
             return
         parent = hash_key(event.parent_block_hash)
         self._self_parent(message, index, keys, parent)
@@ -289,7 +338,7 @@ class Stream:
             return
         if self.index.holds(parent, dp_rank=tier.dp_rank):
             self.tallies["parent-known"].ok()
-            self._has_children.add(tier)
+            self.parent_in(tier)
             return
         if self._may_be_a_copy(parent, tier.dp_rank):
             self.tallies["parent-known"].ok()
@@ -346,12 +395,12 @@ class Stream:
     def _is_root_marker(self, parent: Hash) -> bool:
         if self.dialect is not None and self.dialect.id not in _UNCHAINED:
             return False
-        return self.whole and not self._nil_roots and self._root_marker in (None, parent)
+        return self.whole and not self.nil_roots and self._root_marker in (None, parent)
 
     def _unknown_parent(self, message: Message, index: int, event: BlockStored, parent: Hash, tier: Tier) -> None:
         tally = self.tallies["parent-known"]
-        cleared = self._cleared.get(tier.dp_rank)
-        if cleared is not None and cleared.holds(parent):
+        cleared = self.cleared.get(tier.dp_rank)
+        if cleared is not None and parent in cleared:
             self._after_clear(message, index, f"the parent {_shown(parent)} was cleared", tier, 2, "parent_block_hash")
             return
         if self._began_before(tier):
@@ -380,17 +429,19 @@ class Stream:
 
     # Salts
 
-    def _salt(self, message: Message, index: int, event: BlockStored, keys: list[Hash], rank: int) -> None:
-        salt = event.cache_salt or self._inherited_salt(event)
-        if salt is None and keys and not self._salts_are_told() and not self._salt_may_be_hidden(event):
-            self._plain_roots.add(keys[0])
-        if salt is None and not self._salts:
+    def _salt(
+        self, message: Message, index: int, event: BlockStored, keys: list[Hash], rank: int, own: str | None
+    ) -> None:
+        salt = own or self._inherited_salt(event)
+        if salt is None and keys and not self.salts_are_told and not self._salt_may_be_hidden(event):
+            self.plain_roots.add(keys[0])
+        if salt is None and not self.salts:
             return
         if salt is None and self._salt_may_be_hidden(event):
             return
         tally = self.tallies["salted-hash-distinct"]
         for key in keys:
-            before = self._salts.get(key)
+            before = self.salts.get(key)
             if before != salt if before is not None else self._was_plain(key, salt, rank):
                 was = "without a salt" if before is None else "under another salt"
                 tally.violation(
@@ -409,27 +460,24 @@ class Stream:
                 tally.ok(len(keys))
         if salt is not None:
             for key in keys:
-                self._salts.setdefault(key, salt)
+                self.salts.setdefault(key, salt)
 
     def _was_plain(self, key: Hash, salt: str | None, rank: int) -> bool:
         """Whether a block that is now stored with a salt is held without one."""
         if salt is None:
             return False
-        return self.index.holds(key, dp_rank=rank) if self._salts_are_told() else key in self._plain_roots
-
-    def _salts_are_told(self) -> bool:
-        return self.dialect is not None and self.dialect.salted_fields
+        return self.index.holds(key, dp_rank=rank) if self.salts_are_told else key in self.plain_roots
 
     def _inherited_salt(self, event: BlockStored) -> str | None:
         """In extra_keys a salt stands at the first block of a prompt alone: the blocks below it are its tenant's too."""
-        if event.parent_block_hash is None or self._salts_are_told():
+        if event.parent_block_hash is None or self.salts_are_told:
             return None
-        return self._salts.get(hash_key(event.parent_block_hash))
+        return self.salts.get(hash_key(event.parent_block_hash))
 
     def _salt_may_be_hidden(self, event: BlockStored) -> bool:
         """Where the salt rides in extra_keys it stands at a root alone: a host tier's placeholder has none at all, and a
         sliding window may have masked the root."""
-        if self._salts_are_told():
+        if self.salts_are_told:
             return False
         root = event.parent_block_hash is None and event.extra_keys is not None and event.token_ids
         return not root or len(event.token_ids) != len(event.block_hashes) * event.block_size
@@ -440,19 +488,26 @@ class Stream:
 
     # Removals and clears
 
-    def _removed(self, message: Message, index: int, event: BlockRemoved, rank: int) -> None:
+    def removed(self, message: Message, index: int, event: BlockRemoved, rank: int) -> None:
+        """Judge and apply one removal."""
         tier = Tier(rank, event.medium, event.group_idx)
         for block_hash in event.block_hashes:
             key = hash_key(block_hash)
             if self.index.discard(key, tier):
                 self.tallies["removed-was-stored"].ok()
-                if (self._salts or self._plain_roots) and not self.index.holds(key):
-                    self._salts.pop(key, None)
-                    self._plain_roots.discard(key)
+                if self.salts or self.plain_roots:
+                    self.untrack(key)
             else:
-                self._not_held(message, index, key, tier)
+                self.not_held(message, index, key, tier)
 
-    def _not_held(self, message: Message, index: int, key: Hash, tier: Tier) -> None:
+    def untrack(self, key: Hash) -> None:
+        """A copy of a block went: forget its salt, if it was the last one."""
+        if not self.index.holds(key):
+            self.salts.pop(key, None)
+            self.plain_roots.discard(key)
+
+    def not_held(self, message: Message, index: int, key: Hash, tier: Tier) -> None:
+        """Judge the removal of a block that the index does not hold."""
         tally = self.tallies["removed-was-stored"]
         surplus = self._surplus.pop((tier, key), 0)
         if surplus:
@@ -460,8 +515,8 @@ class Stream:
                 self._surplus[tier, key] = surplus - 1
             tally.ok()
             return
-        cleared = self._cleared.get(tier.dp_rank)
-        if cleared is not None and cleared.copies(key, tier):
+        cleared = self.cleared.get(tier.dp_rank)
+        if cleared is not None and cleared.has(key, tier):
             self._after_clear(
                 message, index, f"{_shown(key)}, removed from {tier.medium}, was cleared", tier, 1, "block_hashes"
             )
@@ -490,31 +545,24 @@ class Stream:
             )
         )
 
-    def _clear(self, rank: int) -> None:
+    def clear(self, rank: int) -> None:
+        """Judge and apply a clear."""
         held = self.index.clear(rank)
         if len(held):
             self.tallies["clear-empties"].ok()
-        self._remember_cleared(rank, held)
         self._host_unknown = self._host_unknown or not self.whole
         self._surplus = OrderedDict((at, n) for at, n in self._surplus.items() if at[0].dp_rank != rank)
-        for key in held.blocks():
-            self._salts.pop(key, None)
-            self._plain_roots.discard(key)
+        if self.salts or self.plain_roots:
+            for key in held.blocks():
+                self.salts.pop(key, None)
+                self.plain_roots.discard(key)
         self.whole = True
-
-    def _remember_cleared(self, rank: int, held: BlockIndex) -> None:
-        """Keep what a clear took, and what earlier ones took from host tiers, which may be there all the same."""
-        earlier = self._cleared.get(rank)
-        if earlier is not None and len(earlier) < MAX_SURPLUS:
-            for tier in earlier.tiers():
-                if tier.medium == DEFAULT_MEDIUM:
-                    continue
-                for key in earlier.hashes(tier):
-                    held.apply_event(
-                        BlockStored([key], None, [], 0, medium=tier.medium, group_idx=tier.group_idx), rank
-                    )
-        if len(held):
-            self._cleared[rank] = held
+        remembered = self.cleared.pop(rank, None) or Cleared()
+        remembered.take(held)
+        if remembered.tiers:
+            self.cleared[rank] = remembered
+            if len(self.cleared) > MAX_RANKS:
+                del self.cleared[next(iter(self.cleared))]
 
     def _after_clear(self, message: Message, index: int, what: str, tier: Tier, slot: int, key: str) -> None:
         tally = self.tallies["clear-empties"]
