@@ -1,4 +1,4 @@
-"""The fast half of strict reading: each dialect's own structs as a decoder."""
+"""The fast half of strict reading: the compiled decoder told a dialect, and each dialect's own structs as a decoder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from kvwire import _decode
 from kvwire import _fast as fast
 from kvwire._msgpack import refuse_ext
 from kvwire.dialects import DIALECTS, Encoding
@@ -25,8 +26,13 @@ def _decoder(dialect_id: str) -> msgspec.msgpack.Decoder[Any]:
 
 
 @functools.cache
-def _decode(dialect_id: str) -> Any:
+def _structs(dialect_id: str) -> Any:
     return _decoder(dialect_id).decode
+
+
+@functools.cache
+def _compiled(dialect_id: str) -> _decode.Decode | None:
+    return _decode.compiled(DIALECTS[dialect_id], strict=True, skip_tokens=True)
 
 
 def surely_conforms(payload: bytes, dialect_id: str) -> bool:
@@ -35,10 +41,13 @@ def surely_conforms(payload: bytes, dialect_id: str) -> bool:
     True is final. False may only mean that the structs cannot judge it (two salts, say): strict reading by
     `kvwire._walk` has the last word.
     """
+    compiled = _compiled(dialect_id)
+    if compiled is not None and compiled(payload) is not None:
+        return True
     if len(payload) < 2 or payload[1] not in (0xCA, 0xCB):
         return False
     try:
-        batch = _decode(dialect_id)(payload)
+        batch = _structs(dialect_id)(payload)
         if DIALECTS[dialect_id].encoding is Encoding.MAP:
             sound = fast.keys_are_unique(payload) and fast.settle(payload, fast.map_decode(payload).events)
         else:

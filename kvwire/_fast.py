@@ -236,8 +236,8 @@ def may_hide_extras(payload: bytes) -> bool:
         return True
     try:
         if not events_are_maps(payload):
-            array_decode(payload)
-            return False
+            events = array_decode(payload).events
+            return any(event.tag == "AllBlocksCleared" and event.ownership in ALL_MEDIA for event in events)
         map_decode(payload)
         return not all(event.keys() <= _KEYS_OF.get(bytes(event["type"]), _NO_KEYS) for event in _keyed(payload).events)
     except REFUSED:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from kvwire import _decode, _encode
 from kvwire import _fast as fast
 from kvwire._exact import surely_conforms
 from kvwire._fields import SALT_PREFIX, prefixed_salts
@@ -62,8 +63,14 @@ class Decoder:
         self.strict = strict
         self.skip_tokens = skip_tokens
         self.on_error: OnError = on_error
-        self._array = fast.lazy_array_decode if skip_tokens else fast.array_decode
-        self._map = fast.lazy_map_decode if skip_tokens else fast.map_decode
+        collects = on_error == "collect"
+        alone = None if not collects else _decode.compiled(self.dialect, strict=strict, skip_tokens=skip_tokens)
+        self._reader = _Reader(self.dialect, strict, skip_tokens, collects, alone)
+        read = self._reader.decode
+        if not collects:
+            read = _decode.compiled(self.dialect, strict=strict, skip_tokens=skip_tokens, fallback=read) or read
+        # What does the reading, without a call in between.
+        self.decode = read  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
         told = self.dialect.id if self.dialect else None
@@ -79,20 +86,39 @@ class Decoder:
             WireError: the bytes are wrong; nothing else is raised for any bytes.
             UsageError: the payload is not a bytes-like object.
         """
+        return self._reader.decode(payload)
+
+
+class _Reader:
+    """Reading in Python: by msgspec, and what that cannot judge by the walk. ``first`` is asked before either."""
+
+    def __init__(
+        self, dialect: Dialect | None, strict: bool, skip_tokens: bool, collects: bool, first: _decode.Decode | None
+    ) -> None:
+        self.dialect = dialect
+        self._strict = strict
+        self._collects = collects
+        self._first = first or _nothing
+        self._array = fast.lazy_array_decode if skip_tokens else fast.array_decode
+        self._map = fast.lazy_map_decode if skip_tokens else fast.map_decode
+
+    def decode(self, payload: Payload) -> EventBatch:
+        """As `Decoder.decode`."""
         if type(payload) is not bytes:
             payload = _as_bytes(payload)
-        batch = self._quick(payload) if self._may_be_quick(payload) else None
+        batch = self._first(payload)
         if batch is None:
-            return self._thorough(payload)
-        if self.on_error == "collect":
+            batch = self._quick(payload)
+            if batch is None:
+                return self._thorough(payload)
+        if self._collects:
             return PartialBatch(batch.ts, batch.events, batch.dp_rank)
         return batch
 
-    def _may_be_quick(self, payload: bytes) -> bool:
-        """A told dialect gives a slot its meaning, which the fast path knows only of payloads that conform to it."""
-        return self.dialect is None or surely_conforms(payload, self.dialect.id)
-
     def _quick(self, payload: bytes) -> EventBatch | None:
+        """By msgspec. A told dialect gives a slot its meaning, which it knows only of payloads that conform to it."""
+        if self.dialect is not None and not surely_conforms(payload, self.dialect.id):
+            return None
         try:
             if fast.events_are_maps(payload):
                 batch: EventBatch = self._map(payload)
@@ -107,11 +133,14 @@ class Decoder:
         return batch
 
     def _thorough(self, payload: bytes) -> EventBatch:
-        collect = self.on_error == "collect"
-        found = walk(payload, self.dialect, strict=self.strict, keep_going=collect)
-        if collect:
+        found = walk(payload, self.dialect, strict=self._strict, keep_going=self._collects)
+        if self._collects:
             return PartialBatch(found.ts, list(found.events), found.dp_rank, found.faults, found.skipped)
         return EventBatch(found.ts, list(found.events), found.dp_rank)
+
+
+def _nothing(payload: bytes) -> None:
+    """Knows nothing: what is asked first where the extension is not there, or was asked already."""
 
 
 def _as_bytes(payload: Any) -> bytes:
@@ -141,7 +170,11 @@ class Encoder:
         self.on_loss: OnLoss = on_loss
         self._writers = {tag: _Writer(self.dialect, layout) for tag, layout in self.dialect.events.items()}
         self._own = tuple(layout.struct for layout in self.dialect.events.values())
+        self._own_exact = {*self._own, *(writer.struct for writer in self._writers.values())}
         self._encode = msgspec.msgpack.Encoder().encode
+        compiled = _encode.compiled(self.dialect, self._writers, drop=on_loss == "drop", pure=self._encode_pure)
+        self._write = compiled.encode if compiled else self._encode_pure
+        self._attempt = compiled.attempt if compiled else None
 
     def __repr__(self) -> str:
         return f"Encoder({self.dialect.id!r}, on_loss={self.on_loss!r})"
@@ -156,6 +189,9 @@ class Encoder:
             InvalidEventError: a value that msgpack cannot write. Types are not checked, as the releases do not.
             WireError: tokens that were left as bytes (``skip_tokens``) turn out to be wrong.
         """
+        return self._write(batch)
+
+    def _encode_pure(self, batch: EventBatch) -> bytes:
         if not isinstance(batch, EventBatch):
             raise InvalidEventError(f"expected an EventBatch, got {type(batch).__name__}")
         if not isinstance(batch.events, list | tuple):
@@ -187,14 +223,18 @@ class Encoder:
 
     def to_wire(self, event: Any, index: int = 0) -> msgspec.Struct:
         """One neutral event as this dialect's own struct. ``index`` is its position in the batch, for the errors."""
-        if isinstance(event, self._own):
-            return event
+        if type(event) in self._own_exact or isinstance(event, self._own):
+            own: msgspec.Struct = event
+            return own
         writer = self._writers.get(getattr(event, "tag", None) or "")
         if writer is None:
             raise InvalidEventError(
                 f"events[{index}] is a {type(event).__name__}, which is neither a neutral event nor one of {self.dialect.id}"
             )
-        return writer.write(event, index, self.on_loss)
+        try:
+            return writer.write(event, index, self.on_loss)
+        except (TypeError, AttributeError) as error:
+            raise InvalidEventError(f"events[{index}] cannot be written: {error}") from error
 
     def _blame(self, events: Sequence[msgspec.Struct], error: Exception) -> InvalidEventError:
         for index, event in enumerate(events):
@@ -300,6 +340,8 @@ def decode(
     on_error: OnError = "raise",
 ) -> EventBatch:
     """Read one payload of any dialect; see `Decoder` for the arguments and the errors."""
+    if dialect is None and on_error == "raise" and not (strict or skip_tokens):
+        return _decode_any(payload)
     key = (_named(dialect), strict, skip_tokens, on_error)
     decoder = _decoders.get(key)
     if decoder is None:
@@ -311,17 +353,24 @@ def decode(
 
 def encode(batch: EventBatch, dialect: str | Dialect, *, on_loss: OnLoss = "error") -> bytes:
     """Write one batch in a dialect; see `Encoder` for the arguments and the errors."""
-    key = (_named(dialect), on_loss)
-    encoder = _encoders.get(key)
-    if encoder is None:
+    return _encoder(dialect, on_loss).encode(batch)
+
+
+def _encoder(dialect: str | Dialect, on_loss: OnLoss) -> Encoder:
+    try:
+        return _encoders[dialect, on_loss]
+    except (KeyError, TypeError):
         encoder = Encoder(dialect, on_loss)
-        if len(_encoders) < 256:
-            _encoders[key] = encoder
-    return encoder.encode(batch)
+    if len(_encoders) < 256:
+        _encoders[dialect, on_loss] = encoder
+    return encoder
 
 
+_decode_any = Decoder().decode
 _decoders: dict[tuple[Any, ...], Decoder] = {}
-_encoders: dict[tuple[Any, ...], Encoder] = {}
+_encoders: dict[tuple[str | Dialect, OnLoss], Encoder] = {}
+_decode_lazily = Decoder(skip_tokens=True).decode
+_knows_all = _encode.knows_all
 
 
 def translate(payload: Payload, to: str | Dialect, *, on_loss: OnLoss = "error") -> bytes:
@@ -333,10 +382,27 @@ def translate(payload: Payload, to: str | Dialect, *, on_loss: OnLoss = "error")
             ``on_loss="drop"``.
     """
     data = payload if type(payload) is bytes else _as_bytes(payload)
+    try:
+        encoder = _encoders[to, on_loss]
+    except (KeyError, TypeError):
+        encoder = _encoder(to, on_loss)
+    attempt = encoder._attempt
+    if attempt is not None and _knows_all is not None:
+        # Token ids are copied; where that will not do, all is read and written anew.
+        batch = _decode_lazily(data)
+        if on_loss == "drop" or _knows_all(data):
+            done = attempt(batch)
+            if done is not None:
+                return done
+    return encoder.encode(_decode_whole(data, encoder))
+
+
+def _decode_whole(data: bytes, encoder: Encoder) -> EventBatch:
+    """Decode what is to be translated; an error where something of it would not reach the encoder."""
     batch = decode(data)
-    if on_loss == "error" and fast.may_hide_extras(data):
-        _refuse_extras(walk(data), get_dialect(to))
-    return encode(batch, to, on_loss=on_loss)
+    if encoder.on_loss == "error" and fast.may_hide_extras(data):
+        _refuse_extras(walk(data), encoder.dialect)
+    return batch
 
 
 def _refuse_extras(found: Reading, to: Dialect) -> None:

@@ -7,10 +7,12 @@ written again by the encoder. Field names are the wire's own (spec/events.md).
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from kvwire._token_array import from_values, from_wire
 from kvwire.errors import WireError
 from kvwire.hashing.forms import hash_key
 
@@ -118,12 +120,32 @@ class BlockStored(_Event, tag_field="type", tag="BlockStored", eq=False, gc=Fals
     session_id: str | None = None
     lookahead_token_ids: list[list[int]] | None = None
 
+    def token_array(self) -> array[int]:
+        """The token ids as an ``array('I')``: native unsigned 32-bit numbers, one buffer that numpy, torch or a C library
+        reads without a copy (``numpy.frombuffer(event.token_array(), dtype="uint32")``).
+
+        The pairs of a bigram page stand one number after the other, twice as many as tokens: ``reshape(-1, 2)`` has
+        them as pairs again. The array is made anew at each call. After ``Decoder(skip_tokens=True)`` it comes straight
+        from the payload's bytes, and no list is made.
+
+        Raises:
+            InvalidEventError: a token that is negative, beyond 32 bits or a str, or pairs among plain ids; ``token_ids``
+                has them all.
+            WireError: tokens that were left as bytes turn out to be wrong.
+        """
+        kept = _kept_tokens(self)
+        found = from_wire(kept) if isinstance(kept, msgspec.Raw) else None
+        return from_values(self.token_ids) if found is None else found
+
     def _meaning(self) -> tuple[Any, ...]:
         hashes = tuple(map(hash_key, self.block_hashes))
         parent = None if self.parent_block_hash is None else hash_key(self.parent_block_hash)
         salt = self.cache_salt or None
         return (hashes, parent, salt, *(_plain(getattr(self, name)) for name in _REST))
 
+
+_kept_tokens = BlockStored.token_ids.__get__  # type: ignore[attr-defined]
+"""What is in the slot itself: the list, or the bytes that a subclass makes it from when it is asked for."""
 
 _REST = tuple(
     name for name in BlockStored.__struct_fields__ if name not in ("block_hashes", "parent_block_hash", "cache_salt")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
@@ -23,13 +26,21 @@ assert (golden_dir() / "manifest.json").is_file(), golden_dir()
 assert (spec_dir() / "transport.md").is_file(), spec_dir()
 for name in ("rich", "typer", "jsonschema", "jinja2", "xxhash", "cbor2"):
     assert name not in sys.modules, name
-print(kvwire.__version__)
+print(kvwire.__version__, *kvwire.SPEEDUPS)
 """
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+COMPILER = shutil.which((os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0])
 
 
-def run(*command: object, cwd: Path | None = None, expect: int = 0) -> str:
+def run(*command: object, cwd: Path | None = None, expect: int = 0, variables: dict[str, str] | None = None) -> str:
     done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=300, check=False
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**os.environ, **(variables or {})},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == expect, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
@@ -55,7 +66,9 @@ def test_it_works_where_it_is_installed(built: dict[str, Path], kind: str, tmp_p
     target = built[kind]
     flag = ["-e"] if kind == "editable" else []
     bin_ = environment(tmp_path / "base", *flag, target)
-    assert run(bin_ / "python", "-c", USE, cwd=tmp_path).strip()
+    words = run(bin_ / "python", "-c", USE, cwd=tmp_path).split()
+    assert words[1:] == (["decode", "encode"] if COMPILER else [])
+    assert len(run(bin_ / "python", "-c", USE, cwd=tmp_path, variables={"KVWIRE_PURE": "1"}).split()) == 1
     installed = {
         line.split("==")[0].lower()
         for line in run(bin_ / "pip", "list", "--format=freeze").splitlines()
@@ -85,16 +98,43 @@ def test_the_archives_hold_what_they_must(built: dict[str, Path]) -> None:
         "kvwire/_data/spec/README.md",
     ):
         assert name in wheel
-    assert not any(name.startswith(("tests/", "golden/", "spec/")) for name in wheel)
+    assert not any(name.startswith(("tests/", "golden/", "spec/")) or name.endswith(".c") for name in wheel)
     with tarfile.open(built["sdist"]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     for name in (
         "golden/manifest.json",
         "spec/README.md",
         "tests/test_codec.py",
+        "kvwire/_ext/decode.c",
+        "kvwire/_ext/encode.c",
+        "hatch_build.py",
         "Makefile",
         "CHANGELOG.md",
         "LICENSE",
         "README.md",
     ):
         assert name in names
+    assert not any(name.endswith((".so", ".pyd")) for name in names)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler")
+def test_a_wheel_with_extensions_is_for_one_platform(built: dict[str, Path]) -> None:
+    wheel = zipfile.ZipFile(built["wheel"])
+    assert {f"kvwire/_{name}_ext{SUFFIX}" for name in ("decode", "encode")} <= set(wheel.namelist())
+    assert f"-cp{sys.version_info[0]}{sys.version_info[1]}-" in built["wheel"].name
+    (about,) = (name for name in wheel.namelist() if name.endswith(".dist-info/WHEEL"))
+    assert "Root-Is-Purelib: false" in wheel.read(about).decode()
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"KVWIRE_PURE": "1"}, {"CC": "/nowhere/cc"}, {"CC": "false"}],
+    ids=["by choice", "no compiler", "fails"],
+)
+def test_without_extensions_it_is_a_pure_wheel(environment: dict[str, str], tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (ROOT / "kvwire").glob(f"*{SUFFIX}")}
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, ROOT, variables=environment)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert not any(name.endswith((".so", ".pyd")) for name in zipfile.ZipFile(wheel).namelist())
+    assert {path: path.stat().st_mtime_ns for path in (ROOT / "kvwire").glob(f"*{SUFFIX}")} == before

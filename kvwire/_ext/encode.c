@@ -17,6 +17,9 @@
 #include <stdint.h>
 #include <string.h>
 
+/* What kvwire/_encode.py expects; changed together with it, so that a file of an older build is not used. */
+#define API 1
+
 #define OK 0
 #define UNSURE (-1)
 
@@ -139,116 +142,131 @@ write_byte(Out *out, uint8_t value)
 
 /* ---- scalars -------------------------------------------------------------------------------------------------- */
 
-static inline void
-put_unsigned(Out *out, uint64_t value)
+/* The put_ functions write where they are told, where there must be room for 9 bytes, and return the place after. */
+static inline char *
+put_unsigned(char *at, uint64_t value)
 {
-    char *at = out->cur;
     if (value < 0x80) {
         at[0] = (char)value;
-        out->cur = at + 1;
+        return at + 1;
     }
-    else if (value < 0x100) {
+    if (value < 0x100) {
         at[0] = '\xcc';
         at[1] = (char)value;
-        out->cur = at + 2;
+        return at + 2;
     }
-    else if (value <= 0xFFFFFFFF) {
+    if (value <= 0xFFFFFFFF) {
         /* Token ids lie on both sides of 65536 at random: a branch on it would be mispredicted half of the time. */
         unsigned wide = value > 0xFFFF;
         at[0] = (char)(0xCD + wide);
         put_32(at + 1, (uint32_t)(value << (wide ? 0 : 16)));
-        out->cur = at + 3 + 2 * wide;
+        return at + 3 + 2 * wide;
     }
-    else {
-        at[0] = '\xcf';
-        put_64(at + 1, value);
-        out->cur = at + 9;
-    }
+    at[0] = '\xcf';
+    put_64(at + 1, value);
+    return at + 9;
 }
 
-static void
-put_negative(Out *out, int64_t value)
+static char *
+put_negative(char *at, int64_t value)
 {
-    char *at = out->cur;
     if (value >= -32) {
         at[0] = (char)value;
-        out->cur = at + 1;
+        return at + 1;
     }
-    else if (value >= INT8_MIN) {
+    if (value >= INT8_MIN) {
         at[0] = '\xd0';
         at[1] = (char)value;
-        out->cur = at + 2;
+        return at + 2;
     }
-    else if (value >= INT16_MIN) {
+    if (value >= INT16_MIN) {
         at[0] = '\xd1';
         put_16(at + 1, (uint16_t)value);
-        out->cur = at + 3;
+        return at + 3;
     }
-    else if (value >= INT32_MIN) {
+    if (value >= INT32_MIN) {
         at[0] = '\xd2';
         put_32(at + 1, (uint32_t)value);
-        out->cur = at + 5;
+        return at + 5;
     }
-    else {
-        at[0] = '\xd3';
-        put_64(at + 1, (uint64_t)value);
-        out->cur = at + 9;
-    }
+    at[0] = '\xd3';
+    put_64(at + 1, (uint64_t)value);
+    return at + 9;
 }
 
-static int
-put_wide_int(Out *out, PyObject *number)
+/* Any int; NULL when it has more than 64 bits. */
+static char *
+put_any_int(char *at, PyObject *number)
 {
     int overflow;
     long long value = PyLong_AsLongLongAndOverflow(number, &overflow);
     if (!overflow) {
-        if (value < 0) {
-            put_negative(out, value);
-        }
-        else {
-            put_unsigned(out, (uint64_t)value);
-        }
-        return OK;
+        return value < 0 ? put_negative(at, value) : put_unsigned(at, (uint64_t)value);
     }
     if (overflow < 0) {
-        return UNSURE;
+        return NULL;
     }
     unsigned long long large = PyLong_AsUnsignedLongLong(number);
-    if (large == (unsigned long long)-1 && PyErr_Occurred()) {
-        return UNSURE;
-    }
-    put_unsigned(out, large);
-    return OK;
+    return large == (unsigned long long)-1 && PyErr_Occurred() ? NULL : put_unsigned(at, large);
 }
 
-/* The value of an int of one digit and no sign, as token ids are; -1 for any other. */
-static inline int64_t
-one_digit(PyObject *number)
-{
-#if PY_VERSION_HEX >= 0x030E0000
-    return -1;
+/* How CPython holds an int: a sign and digits of 30 bits. Newer ones than were tried go through the API alone. */
+#if PY_VERSION_HEX >= 0x030E0000 || PYLONG_BITS_IN_DIGIT != 30
+#define DIGITS_KNOWN 0
+#define digit_count(number) (-1)
+#define is_negative(number) 0
+#define digit_at(number, i) 0
 #elif PY_VERSION_HEX >= 0x030C0000
-    const PyLongObject *value = (const PyLongObject *)number;
-    return value->long_value.lv_tag < (2 << 3) && !(value->long_value.lv_tag & 2)
-               ? (int64_t)value->long_value.ob_digit[0]
-               : -1;
+#define DIGITS_KNOWN 1
+#define digit_count(number) ((Py_ssize_t)(((PyLongObject *)(number))->long_value.lv_tag >> 3))
+#define is_negative(number) ((((PyLongObject *)(number))->long_value.lv_tag & 3) == 2)
+#define digit_at(number, i) ((uint64_t)((PyLongObject *)(number))->long_value.ob_digit[i])
 #else
-    return Py_SIZE(number) == 1 ? (int64_t)((PyLongObject *)number)->ob_digit[0] : -1;
+#define DIGITS_KNOWN 1
+#define digit_count(number) (Py_SIZE(number) < 0 ? -Py_SIZE(number) : Py_SIZE(number))
+#define is_negative(number) (Py_SIZE(number) < 0)
+#define digit_at(number, i) ((uint64_t)((PyLongObject *)(number))->ob_digit[i])
 #endif
+
+/* A block hash has three digits. */
+static char *
+put_three_digits(char *at, PyObject *number)
+{
+    uint64_t top = digit_at(number, 2);
+    uint64_t value = digit_at(number, 0) | digit_at(number, 1) << 30 | top << 60;
+    if (top >= 16) {
+        return NULL;
+    }
+    if (!is_negative(number)) {
+        return put_unsigned(at, value);
+    }
+    return value <= (uint64_t)1 << 63 ? put_negative(at, (int64_t)(0 - value)) : NULL;
 }
 
-static inline int
+static inline char *
+put_int(char *at, PyObject *number)
+{
+    if (DIGITS_KNOWN && digit_count(number) == 1 && !is_negative(number)) {
+        return put_unsigned(at, digit_at(number, 0));
+    }
+    if (DIGITS_KNOWN && digit_count(number) == 3) {
+        return put_three_digits(at, number);
+    }
+    return put_any_int(at, number);
+}
+
+static int
 write_int(Out *out, PyObject *number)
 {
     if (out_room(out, 9) != OK) {
         return UNSURE;
     }
-    int64_t value = one_digit(number);
-    if (value >= 0) {
-        put_unsigned(out, (uint64_t)value);
-        return OK;
+    char *after = put_int(out->cur, number);
+    if (after == NULL) {
+        return UNSURE;
     }
-    return put_wide_int(out, number);
+    out->cur = after;
+    return OK;
 }
 
 static int
@@ -372,13 +390,34 @@ is_sequence(PyObject *value)
     return PyList_CheckExact(value) || PyTuple_CheckExact(value);
 }
 
+/* Ints from the front of `items`, as many as there are and as there is room for: token ids, the bulk of every message.
+ * Returns how many, or UNSURE. */
+static Py_ssize_t
+write_ints(Out *out, PyObject **items, Py_ssize_t count)
+{
+    char *at = out->cur, *last = out->end - 9;
+    Py_ssize_t i = 0;
+    for (; i < count && at <= last && PyLong_CheckExact(items[i]); i++) {
+        at = put_int(at, items[i]);
+        if (at == NULL) {
+            return UNSURE;
+        }
+    }
+    out->cur = at;
+    return i;
+}
+
 static int
 write_items(Out *out, PyObject **items, Py_ssize_t count, int depth)
 {
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *item = items[i];
-        int done = PyLong_CheckExact(item) ? write_int(out, item) : write_value(out, item, depth);
-        if (done != OK) {
+    for (Py_ssize_t i = 0; i < count;) {
+        Py_ssize_t ints = write_ints(out, items + i, count - i);
+        if (ints < 0) {
+            return UNSURE;
+        }
+        i += ints;
+        /* Not an int, or the one that there was no room for. */
+        if (i < count && write_value(out, items[i++], depth) != OK) {
             return UNSURE;
         }
     }
@@ -421,6 +460,93 @@ write_value(Out *out, PyObject *value, int depth)
         return write_byte(out, value == Py_True ? 0xC3 : 0xC2);
     }
     return UNSURE;
+}
+
+/* ---- reading what was written --------------------------------------------------------------------------------- */
+
+typedef const unsigned char *At;
+
+static inline uint32_t
+get_be(At at, int width)
+{
+    uint32_t value = 0;
+    while (width--) {
+        value = value << 8 | *at++;
+    }
+    return value;
+}
+
+/* Past the header of an array that has the shortest form, with the count in `count`; NULL when it is anything else. */
+static At
+array_header(At at, At end, uint32_t *count)
+{
+    if (end - at >= 1 && at[0] >= 0x90 && at[0] < 0xA0) {
+        *count = at[0] & 0x0F;
+        return at + 1;
+    }
+    if (end - at >= 3 && at[0] == 0xDC) {
+        *count = get_be(at + 1, 2);
+        return *count < 16 ? NULL : at + 3;
+    }
+    if (end - at >= 5 && at[0] == 0xDD) {
+        *count = get_be(at + 1, 4);
+        return *count < 0x10000 ? NULL : at + 5;
+    }
+    return NULL;
+}
+
+/* Width of an int of up to 32 bits, not negative, in its shortest form; 0 when it is anything else or cut short. */
+static inline Py_ssize_t
+token_width(At at, At end)
+{
+    if (end - at >= 5 && (at[0] == 0xCD || at[0] == 0xCE)) {
+        /* One way for both widths, as in put_unsigned. */
+        Py_ssize_t wide = at[0] == 0xCE;
+        return at[1] | (wide & (at[2] != 0)) ? 3 + 2 * wide : 0;
+    }
+    if (at >= end) {
+        return 0;
+    }
+    if (at[0] < 0x80) {
+        return 1;
+    }
+    if (at[0] == 0xCD) {
+        return end - at >= 3 && at[1] ? 3 : 0;
+    }
+    return at[0] == 0xCC && end - at >= 2 && at[1] >= 0x80 ? 2 : 0;
+}
+
+/* Width of an array of two such ints, as EAGLE pages have; 0 when it is anything else. */
+static Py_ssize_t
+pair_width(At at, At end)
+{
+    if (at >= end || at[0] != 0x92) {
+        return 0;
+    }
+    Py_ssize_t one = token_width(at + 1, end);
+    Py_ssize_t two = one ? token_width(at + 1 + one, end) : 0;
+    return two ? 1 + one + two : 0;
+}
+
+/* Whether bytes are one array of token ids, each in its shortest form: what decoding and encoding would give. */
+static int
+is_minimal_tokens(At at, Py_ssize_t size)
+{
+    At end = at + size;
+    uint32_t count;
+    at = array_header(at, end, &count);
+    if (at == NULL) {
+        return 0;
+    }
+    while (count--) {
+        Py_ssize_t width = token_width(at, end);
+        width = width ? width : pair_width(at, end);
+        if (!width) {
+            return 0;
+        }
+        at += width;
+    }
+    return at == end;
 }
 
 /* ---- plans ---------------------------------------------------------------------------------------------------- */
@@ -530,7 +656,8 @@ write_salted_entry(Out *out, PyObject *entry, const char *salt, Py_ssize_t salt_
     if (count && write_items(out, PySequence_Fast_ITEMS(entry), count, 2) != OK) {
         return UNSURE;
     }
-    if (write_str_header(out, SALT_PREFIX_LEN + salt_size) != OK || write_raw(out, SALT_PREFIX, SALT_PREFIX_LEN) != OK) {
+    if (write_str_header(out, SALT_PREFIX_LEN + salt_size) != OK
+        || write_raw(out, SALT_PREFIX, SALT_PREFIX_LEN) != OK) {
         return UNSURE;
     }
     return write_raw(out, salt, salt_size);
@@ -657,76 +784,15 @@ write_own_metadata(const Encoder *self, Out *out, PyObject *value)
     return salt != NULL && PyUnicode_CheckExact(salt) ? write_metadata(out, salt) : UNSURE;
 }
 
-static inline uint32_t
-get_be(const unsigned char *at, int width)
-{
-    uint32_t value = 0;
-    while (width--) {
-        value = value << 8 | *at++;
-    }
-    return value;
-}
-
-/* Width of a non-negative int in its shortest form at `at`, or 0 when it is anything else or cut short. */
-static inline Py_ssize_t
-token_width(const unsigned char *at, const unsigned char *end)
-{
-    unsigned first = *at;
-    if (first < 0x80) {
-        return 1;
-    }
-    if (first == 0xCD && end - at >= 3 && at[1]) {
-        return 3;
-    }
-    if (first == 0xCE && end - at >= 5 && (at[1] | at[2])) {
-        return 5;
-    }
-    return first == 0xCC && end - at >= 2 && at[1] >= 0x80 ? 2 : 0;
-}
-
-/* Whether bytes are one array of ints, each in its shortest form, and hence what decoding and encoding would give. */
-static int
-is_minimal_tokens(const unsigned char *at, Py_ssize_t size)
-{
-    const unsigned char *end = at + size;
-    uint32_t count;
-    if (size >= 1 && at[0] >= 0x90 && at[0] < 0xA0) {
-        count = at[0] & 0x0F;
-        at += 1;
-    }
-    else if (size >= 3 && at[0] == 0xDC) {
-        count = get_be(at + 1, 2);
-        at += 3;
-        if (count < 16) {
-            return 0;
-        }
-    }
-    else if (size >= 5 && at[0] == 0xDD) {
-        count = get_be(at + 1, 4);
-        at += 5;
-        if (count < 0x10000) {
-            return 0;
-        }
-    }
-    else {
-        return 0;
-    }
-    while (count--) {
-        Py_ssize_t width = at < end ? token_width(at, end) : 0;
-        if (!width) {
-            return 0;
-        }
-        at += width;
-    }
-    return at == end;
-}
-
 /* Tokens that `skip_tokens` left as bytes are copied when they are known to be what encoding them would give. */
 static int
 write_tokens(const Encoder *self, Out *out, PyObject *value)
 {
+    if (is_sequence(value)) {
+        return write_sequence(out, value, 0);
+    }
     if (Py_TYPE(value) != self->raw_type) {
-        return write_value(out, value, 0);
+        return UNSURE; /* a class that keeps tokens for later may keep them as anything */
     }
     Py_buffer view;
     if (PyObject_GetBuffer(value, &view, PyBUF_SIMPLE) != 0) {
@@ -891,21 +957,52 @@ write_batch(const Encoder *self, Out *out, PyObject *batch)
 /* ---- the encoder object --------------------------------------------------------------------------------------- */
 
 static PyObject *
-encoder_call(PyObject *object, PyObject *batch)
+call_fallback(const Encoder *self, PyObject *batch)
 {
-    Encoder *self = (Encoder *)object;
+    PyObject *fallback = self->fallback; /* NULL once the collector has cleared it */
+    if (fallback == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "the encoder is gone");
+        return NULL;
+    }
+    Py_INCREF(fallback);
+    PyObject *result = PyObject_CallOneArg(fallback, batch);
+    Py_DECREF(fallback);
+    return result;
+}
+
+/* The bytes of a batch, or NULL without an error when in doubt. */
+static PyObject *
+encode_surely(Encoder *self, PyObject *batch)
+{
     Out out;
     out_init(&out, self->hint);
-    if (write_batch(self, &out, batch) == OK) {
-        PyObject *payload = out_finish(&out);
-        if (payload != NULL) {
-            self->hint = PyBytes_GET_SIZE(payload) + PyBytes_GET_SIZE(payload) / 16;
-        }
-        return payload;
+    if (write_batch(self, &out, batch) != OK) {
+        Py_XDECREF(out.bytes);
+        PyErr_Clear();
+        return NULL;
     }
-    Py_XDECREF(out.bytes);
-    PyErr_Clear();
-    return PyObject_CallOneArg(self->fallback, batch);
+    PyObject *payload = out_finish(&out);
+    if (payload != NULL) {
+        self->hint = PyBytes_GET_SIZE(payload) + PyBytes_GET_SIZE(payload) / 16;
+    }
+    return payload;
+}
+
+static PyObject *
+encoder_encode(PyObject *object, PyObject *batch)
+{
+    PyObject *payload = encode_surely((Encoder *)object, batch);
+    return payload != NULL || PyErr_Occurred() ? payload : call_fallback((Encoder *)object, batch);
+}
+
+static PyObject *
+encoder_attempt(PyObject *object, PyObject *batch)
+{
+    PyObject *payload = encode_surely((Encoder *)object, batch);
+    if (payload == NULL && !PyErr_Occurred()) {
+        Py_RETURN_NONE;
+    }
+    return payload;
 }
 
 /* The offset of a slot that instances of `type` have, or -1 with an error: what makes `member` safe. */
@@ -1116,7 +1213,8 @@ encoder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 }
 
 static PyMethodDef encoder_methods[] = {
-    {"encode", encoder_call, METH_O, "The bytes of a batch; what the fallback returns or raises when in doubt."},
+    {"encode", encoder_encode, METH_O, "The bytes of a batch; what the fallback returns or raises when in doubt."},
+    {"attempt", encoder_attempt, METH_O, "The bytes of a batch, or None when in doubt."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1137,26 +1235,341 @@ static PyType_Spec encoder_spec = {
     .slots = encoder_slots,
 };
 
+/* ---- what no dialect knows ------------------------------------------------------------------------------------ */
+
+#define MAX_KNOWN_KEYS 32
+
+/* An event class as all dialects together know it. */
+typedef struct {
+    const char *tag; /* as a msgpack str */
+    Py_ssize_t tag_size;
+    uint32_t lengths;  /* bit n: an array of n slots holds nothing unknown */
+    uint32_t metadata; /* bit n: slot n may be a metadata map */
+    Py_ssize_t key_count;
+    const char *keys[MAX_KNOWN_KEYS];
+    Py_ssize_t key_sizes[MAX_KNOWN_KEYS];
+} KnownEvent;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *spec; /* owns the tags and keys */
+    Py_ssize_t count;
+    KnownEvent events[3];
+} Known;
+
+/* Width of a scalar's head and how many bytes follow it; 0 for what this wire does not have. */
+static Py_ssize_t
+scalar_width(At at, At end)
+{
+    static const unsigned char fixed[] = {
+        /* c0 */ 1, 0, 1, 1, 2, 3, 5, 0, 0, 0, 5, 9, 2, 3, 5, 9,
+        /* d0 */ 2, 3, 5, 9, 0, 0, 0, 0, 0, 2, 3, 5, 0, 0, 0, 0,
+    };
+    unsigned first = at[0];
+    if (first < 0x80 || first >= 0xE0) {
+        return 1;
+    }
+    if (first < 0xC0) {
+        return first >= 0xA0 ? 1 + (first & 0x1F) : 0;
+    }
+    Py_ssize_t width = fixed[first - 0xC0];
+    int sized = (first >= 0xC4 && first <= 0xC6) || (first >= 0xD9 && first <= 0xDB);
+    if (sized && end - at >= width) {
+        width += get_be(at + 1, (int)width - 1);
+    }
+    return width;
+}
+
+/* How many values an array or map holds; 0 and no width for anything else. */
+static uint64_t
+container(At at, At end, Py_ssize_t *width)
+{
+    unsigned first = at[0];
+    *width = 1;
+    if (first >= 0x80 && first < 0x90) {
+        return 2 * (first & 0x0F);
+    }
+    if (first >= 0x90 && first < 0xA0) {
+        return first & 0x0F;
+    }
+    *width = first == 0xDC || first == 0xDE ? 3 : first == 0xDD || first == 0xDF ? 5 : 0;
+    if (!*width || end - at < *width) {
+        *width = 0;
+        return 0;
+    }
+    uint64_t count = get_be(at + 1, (int)*width - 1);
+    return first >= 0xDE ? 2 * count : count;
+}
+
+/* Past one value; NULL when it is cut short or not of this wire. */
+static At
+skip(At at, At end)
+{
+    uint64_t left = 1;
+    while (left) {
+        if (left > (uint64_t)(end - at)) {
+            return NULL; /* fewer bytes than values */
+        }
+        Py_ssize_t width = token_width(at, end);
+        if (!width) {
+            left += container(at, end, &width);
+        }
+        if (!width) {
+            width = scalar_width(at, end);
+        }
+        if (!width || end - at < width) {
+            return NULL;
+        }
+        at += width;
+        left--;
+    }
+    return at;
+}
+
+static int
+starts_with(At at, At end, const char *wanted, Py_ssize_t size)
+{
+    return end - at >= size && memcmp(at, wanted, (size_t)size) == 0;
+}
+
+static const KnownEvent *
+known_event(const Known *self, At at, At end)
+{
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        if (starts_with(at, end, self->events[i].tag, self->events[i].tag_size)) {
+            return &self->events[i];
+        }
+    }
+    return NULL;
+}
+
+static int
+is_map(unsigned first)
+{
+    return (first & 0xF0) == 0x80 || first == 0xDE || first == 0xDF;
+}
+
+static At
+skip_metadata(At at, At end)
+{
+    if (!starts_with(at, end, METADATA_HEAD, METADATA_HEAD_LEN)) {
+        return NULL;
+    }
+    return skip(at + METADATA_HEAD_LEN, end);
+}
+
+static At
+skip_known_array(const Known *self, At at, At end)
+{
+    uint32_t count = at[0] & 0x0F;
+    const KnownEvent *event = known_event(self, at + 1, end);
+    if (event == NULL || !(event->lengths >> count & 1)) {
+        return NULL;
+    }
+    at += 1 + event->tag_size;
+    for (uint32_t slot = 1; slot < count && at != NULL; slot++) {
+        int metadata = event->metadata >> slot & 1 && at < end && is_map(at[0]);
+        at = metadata ? skip_metadata(at, end) : skip(at, end);
+    }
+    return at;
+}
+
+static At
+skip_known_key(const KnownEvent *event, At at, At end, Py_ssize_t *likely)
+{
+    for (Py_ssize_t tried = 0; tried < event->key_count; tried++) {
+        Py_ssize_t i = (*likely + tried) % event->key_count;
+        if (starts_with(at, end, event->keys[i], event->key_sizes[i])) {
+            *likely = i + 1;
+            return at + event->key_sizes[i];
+        }
+    }
+    return NULL;
+}
+
+/* A map whose first key is its type, as msgspec writes maps. */
+static At
+skip_known_map(const Known *self, At at, At end)
+{
+    static const char TYPE[] = "\xa4type";
+    Py_ssize_t width;
+    uint64_t count = container(at, end, &width) / 2;
+    at += width;
+    if (!width || !count || !starts_with(at, end, TYPE, sizeof(TYPE) - 1)) {
+        return NULL;
+    }
+    at += sizeof(TYPE) - 1;
+    const KnownEvent *event = known_event(self, at, end);
+    if (event == NULL) {
+        return NULL;
+    }
+    at += event->tag_size;
+    Py_ssize_t likely = 0;
+    while (--count && at != NULL) {
+        at = skip_known_key(event, at, end, &likely);
+        at = at == NULL ? NULL : skip(at, end);
+    }
+    return at;
+}
+
+static int
+knows_all(const Known *self, At at, At end)
+{
+    uint32_t count;
+    if (at >= end || (at[0] != 0x92 && at[0] != 0x93)) {
+        return 0;
+    }
+    int has_rank = at[0] == 0x93;
+    at = skip(at + 1, end);
+    at = at == NULL ? NULL : array_header(at, end, &count);
+    if (at == NULL) {
+        return 0;
+    }
+    while (count--) {
+        if (at == NULL || at >= end) {
+            return 0;
+        }
+        at = (at[0] & 0xF0) == 0x90 ? skip_known_array(self, at, end)
+             : is_map(at[0])        ? skip_known_map(self, at, end)
+                                    : NULL;
+    }
+    if (at != NULL && has_rank) {
+        at = skip(at, end);
+    }
+    return at == end;
+}
+
+static PyObject *
+known_call(PyObject *object, PyObject *payload)
+{
+    if (!PyBytes_CheckExact(payload)) {
+        PyErr_SetString(PyExc_TypeError, "a payload is bytes");
+        return NULL;
+    }
+    At start = (At)PyBytes_AS_STRING(payload);
+    return PyBool_FromLong(knows_all((const Known *)object, start, start + PyBytes_GET_SIZE(payload)));
+}
+
+static int
+fill_known(KnownEvent *event, PyObject *spec)
+{
+    PyObject *keys;
+    unsigned lengths, metadata;
+    if (!PyArg_ParseTuple(spec, "y#IIO!", &event->tag, &event->tag_size, &lengths, &metadata, &PyTuple_Type, &keys)) {
+        return -1;
+    }
+    event->lengths = lengths;
+    event->metadata = metadata;
+    if (PyTuple_GET_SIZE(keys) > MAX_KNOWN_KEYS) {
+        PyErr_SetString(PyExc_ValueError, "too many keys");
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++) {
+        PyObject *key = PyTuple_GET_ITEM(keys, i);
+        if (!PyBytes_CheckExact(key)) {
+            PyErr_SetString(PyExc_TypeError, "a key is bytes");
+            return -1;
+        }
+        event->keys[i] = PyBytes_AS_STRING(key);
+        event->key_sizes[i] = PyBytes_GET_SIZE(key);
+        event->key_count++;
+    }
+    return 0;
+}
+
+static void
+known_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    Py_XDECREF(((Known *)object)->spec);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *
+known_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *specs;
+    if ((kwargs != NULL && PyDict_GET_SIZE(kwargs) != 0) || !PyArg_ParseTuple(args, "O!", &PyTuple_Type, &specs)) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "Known takes no keyword arguments");
+        }
+        return NULL;
+    }
+    Known *self = (Known *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    Py_INCREF(specs);
+    self->spec = specs;
+    if (PyTuple_GET_SIZE(specs) > (Py_ssize_t)(sizeof(self->events) / sizeof(self->events[0]))) {
+        PyErr_SetString(PyExc_ValueError, "too many tags");
+        Py_DECREF(self);
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(specs); i++) {
+        if (fill_known(&self->events[i], PyTuple_GET_ITEM(specs, i)) != 0) {
+            Py_DECREF(self);
+            return NULL;
+        }
+        self->count++;
+    }
+    return (PyObject *)self;
+}
+
+static PyMethodDef known_methods[] = {
+    {"all_of", known_call, METH_O, "Whether a payload surely holds no event, slot or key that is not known."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot known_slots[] = {
+    {Py_tp_doc, "Known(((tag, lengths, metadata slots, keys), ...))"},
+    {Py_tp_new, known_new},
+    {Py_tp_dealloc, known_dealloc},
+    {Py_tp_methods, known_methods},
+    {0, NULL},
+};
+
+static PyType_Spec known_spec = {
+    .name = "kvwire._encode_ext.Known",
+    .basicsize = sizeof(Known),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = known_slots,
+};
+
 /* ---- the module ----------------------------------------------------------------------------------------------- */
 
 static int
-module_exec(PyObject *module)
+add_type(PyObject *module, PyType_Spec *spec)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &encoder_spec, NULL);
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
     if (type == NULL) {
         return -1;
     }
     int done = PyModule_AddType(module, (PyTypeObject *)type);
     Py_DECREF(type);
-    if (done != 0) {
+    return done;
+}
+
+static int
+module_exec(PyObject *module)
+{
+    if (add_type(module, &encoder_spec) != 0 || add_type(module, &known_spec) != 0) {
         return -1;
     }
-    return PyModule_AddIntConstant(module, "PLAIN", PLAIN) || PyModule_AddIntConstant(module, "EXTRA_KEYS", EXTRA_KEYS)
-                   || PyModule_AddIntConstant(module, "TOKENS", TOKENS)
-                   || PyModule_AddIntConstant(module, "METADATA", METADATA)
-                   || PyModule_AddIntConstant(module, "SALT", SALT)
-               ? -1
-               : 0;
+    static const struct {
+        const char *name;
+        int value;
+    } constants[] = {
+        {"API", API},       {"PLAIN", PLAIN},       {"EXTRA_KEYS", EXTRA_KEYS},
+        {"TOKENS", TOKENS}, {"METADATA", METADATA}, {"SALT", SALT},
+    };
+    for (size_t i = 0; i < sizeof(constants) / sizeof(constants[0]); i++) {
+        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) != 0) {
+            return -1;
+        }
+    }
+    return 0;
 }
 
 static PyModuleDef_Slot module_slots[] = {

@@ -7,6 +7,7 @@ carry. Sizes are in positions: tokens, or pairs on EAGLE (bigram) pages.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,6 +34,8 @@ SALT_TAG = b"sglang-cache-salt-v1\x00"
 STORAGE_TAG = b"sglang-cache-namespace-v1"
 NAMESPACE_TAG = b"sglang-kv-event-namespace-v1"
 WIDE_TAG = b"\xff"
+STRETCH = 4096
+"""Positions that are packed at once, at least one page: a long prompt is never held a second time."""
 
 
 def page_digests(tokens: Any, page_size: int, *, prior: bytes | None = None, bigram: bool = False) -> Iterator[bytes]:
@@ -58,14 +61,38 @@ def page_digests(tokens: Any, page_size: int, *, prior: bytes | None = None, big
             "which the 8-byte event hash does not determine"
         )
     digest = prior or b""
-    for start, stop in pages(view.length, page_size):
-        page = hashlib.sha256(digest)
-        words = view.packed(start, stop)
+    sha256 = hashlib.sha256
+    width = page_size * (8 if view.paired else 4)
+    # Many pages are packed at once; where one of them holds a token that does not fit or is none, page by page.
+    for first, last in pages(view.length, page_size * max(1, STRETCH // max(1, page_size))):
+        words = _stretch(view, first, last)
         if words is None:
-            page.update(WIDE_TAG)
-            words = view.wide(start, stop)
-        page.update(words)
-        digest = page.digest()
+            for found in _one_by_one(view, page_size, first, last, digest):
+                digest = found
+                yield digest
+            continue
+        whole = len(words) - len(words) % width
+        for (page,) in struct.iter_unpack(f"{width}s", words[:whole]):
+            digest = sha256(digest + page).digest()
+            yield digest
+        if whole < len(words):
+            yield sha256(digest + words[whole:]).digest()
+
+
+def _stretch(view: TokenView, first: int, last: int) -> bytes | None:
+    try:
+        words = view.packed(first, last)
+    except HashInputError:
+        return None
+    return None if words is None else bytes(words)
+
+
+def _one_by_one(view: TokenView, page_size: int, first: int, last: int, digest: bytes) -> Iterator[bytes]:
+    for start in range(first, last, page_size):
+        stop = min(start + page_size, last)
+        words = view.packed(start, stop)
+        page = digest + words if words is not None else digest + WIDE_TAG + view.wide(start, stop)
+        digest = hashlib.sha256(page).digest()
         yield digest
 
 

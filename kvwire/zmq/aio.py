@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import selectors
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -42,7 +41,6 @@ class AsyncSubscriber:
         self._closed = False
         self._waiting = False
         self._wake: Callable[[], None] | None = None
-        self._gathered: _Gathered | None = None
         if not (isinstance(endpoint, str) and is_server_url(endpoint)):
             self._subscriber = Subscriber(endpoint, **options)
 
@@ -129,10 +127,7 @@ class AsyncSubscriber:
             if not ready.done():
                 ready.set_result(None)
 
-        if self._gathered is None or self._gathered.generation != subscriber.generation:
-            self._ungather()
-            self._gathered = _Gathered(subscriber)
-        descriptors = self._gathered.descriptors
+        descriptors = subscriber.filenos()
         # A descriptor stays readable until its socket is read: registered any longer, it would keep the loop busy.
         for descriptor in descriptors:
             loop.add_reader(descriptor, wake)
@@ -146,11 +141,6 @@ class AsyncSubscriber:
             for descriptor in descriptors:
                 loop.remove_reader(descriptor)
 
-    def _ungather(self) -> None:
-        if self._gathered is not None:
-            self._gathered.close()
-            self._gathered = None
-
     def close(self) -> None:
         """Close the sockets; a task that waits gets `ClosedError`. Twice does no harm."""
         self._closed = True
@@ -161,7 +151,6 @@ class AsyncSubscriber:
             self._release()
 
     def _release(self) -> None:
-        self._ungather()
         if self._subscriber is not None:
             self._subscriber.close()
 
@@ -188,28 +177,6 @@ class AsyncSubscriber:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-class _Gathered:
-    """Many descriptors behind one, where the system can: epoll and kqueue are readable when one of theirs is."""
-
-    def __init__(self, subscriber: Subscriber) -> None:
-        self.generation = subscriber.generation
-        self.descriptors = subscriber.filenos()
-        self._selector: selectors.BaseSelector | None = None
-        selector = selectors.DefaultSelector()
-        fileno = getattr(selector, "fileno", None)
-        if fileno is None:
-            selector.close()
-            return
-        for descriptor in self.descriptors:
-            selector.register(descriptor, selectors.EVENT_READ)
-        self._selector = selector
-        self.descriptors = [fileno()]
-
-    def close(self) -> None:
-        if self._selector is not None:
-            self._selector.close()
 
 
 def _close_result(opening: asyncio.Future[Subscriber]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -16,11 +16,12 @@ from kvwire.errors import EnvelopeError, LimitError, WireError
 from kvwire.stream import Request, Stream
 from kvwire.zmq import frames
 from kvwire.zmq.endpoints import Endpoint, EndpointError
+from kvwire.zmq.waiter import Waiter
 
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
 
-BURST = 256
+BURST = 64
 """Messages read from one socket before the others have their turn."""
 
 MAX_TOPICS = 1024
@@ -101,7 +102,7 @@ class Link:
         bind: bool,
         alone: bool,
         options: Options,
-        poller: zmq.Poller,
+        waiter: Waiter[Link | Replay],
         make_stream: Callable[[str], Stream],
     ) -> None:
         self.name = name
@@ -111,7 +112,7 @@ class Link:
         self._bind = bind
         self._alone = alone
         self._options = options
-        self._poller = poller
+        self._waiter = waiter
         self._make_stream = make_stream
         self._monitor: Socket | None = None
         self._up = False
@@ -119,6 +120,7 @@ class Link:
         self._names: set[str] = set()
         self._surplus: Stream | None = None
         self._undrained = False
+        self._unread = True
         self._opened = 0
         self._since_open = 0
         try:
@@ -130,7 +132,7 @@ class Link:
             if error.errno in NO_DESCRIPTOR:
                 raise
             raise _unusable(endpoint, bind, error) from error
-        poller.register(self.socket, zmq.POLLIN)
+        waiter.register(self.socket, self)
 
     def _open(self) -> None:
         self.socket.setsockopt(zmq.SUBSCRIBE, self._options.topic)
@@ -144,24 +146,20 @@ class Link:
             self._undrained = True
         else:
             self._monitor = self.socket.get_monitor_socket(_EVENTS)
-            self._poller.register(self._monitor, zmq.POLLIN)
+            self._waiter.register(self._monitor, self)
         self.socket.connect(str(self._endpoint))
 
-    @property
-    def sockets(self) -> list[Socket]:
-        """Every socket to wait on."""
-        return [self.socket] if self._monitor is None else [self._monitor, self.socket]
-
-    def receive(self, now: float) -> None:
-        """Read what waits, up to `BURST` messages, and tell the streams."""
+    def receive(self, now: float) -> Collection[Stream]:
+        """Read what waits, up to `BURST` messages, and tell the streams. Those that were told something."""
         undrained, opened = self._undrained, self._opened
+        self._unread = True
         got, drained = self._read()
+        self._unread = not drained
         # libzmq reports a connection before anything that came on it can be read. So after this, everything that was
         # read belongs to a connection that was reported.
         self.watch(now)
         if self._bind:
-            self._tell_by_topic(got, now)
-            return
+            return self._tell_by_topic(got, now)
         stream = self.streams[b""]
         for message in got:
             if isinstance(message, tuple):
@@ -175,6 +173,7 @@ class Link:
             stream.drained(now)
         if drained:
             self._revive()
+        return (stream,)
 
     def _read(self) -> tuple[list[tuple[bytes, int, bytes] | list[bytes]], bool]:
         """Well-framed messages as (topic, seq, payload), others as the list of their frames; and whether that was all."""
@@ -202,15 +201,18 @@ class Link:
     def _rest(self, message: list[bytes], frame: Any) -> list[bytes]:
         return message + _rest_of_message(self.socket, frame, frames.MAX_FRAMES + 1 - len(message))
 
-    def _tell_by_topic(self, got: list[tuple[bytes, int, bytes] | list[bytes]], now: float) -> None:
+    def _tell_by_topic(self, got: list[tuple[bytes, int, bytes] | list[bytes]], now: float) -> set[Stream]:
+        told: set[Stream] = set()
         for message in got:
             stream = self.streams.get(message[0]) or self._admit(message[0], now)
+            told.add(stream)
             if not isinstance(message, tuple):
                 self._tell_fault(stream, message)
             elif stream is self._surplus:
                 stream.garbage(_too_many_topics(), message[2])
             else:
                 stream.live(message[1], message[2], now)
+        return told
 
     def _admit(self, topic: bytes, now: float) -> Stream:
         """The stream of a new topic, or the one that takes what is too much."""
@@ -236,11 +238,9 @@ class Link:
         if self._monitor is None:
             return
         stream = self.streams[b""]
-        while True:
-            try:
-                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
-            except zmq.Again:
-                return
+        # To ask is cheaper than to catch that there is nothing, which is nearly always so.
+        while int(self._monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
             if event == zmq.EVENT_DISCONNECTED:
                 self._down_since = time.monotonic()
                 if self._up:
@@ -263,11 +263,12 @@ class Link:
         with contextlib.suppress(zmq.ZMQError):
             self.socket.disconnect(endpoint)
         self.socket.connect(endpoint)
+        self._unread = True
 
     @property
     def due_in(self) -> float | None:
         """Seconds until `receive` is due though nothing came; None when it is not."""
-        if self._undrained:
+        if self._undrained or self._unread:
             return 0.0
         if self._down_since is not None:
             return max(0.0, self._down_since + REVIVE_AFTER - time.monotonic())
@@ -277,12 +278,12 @@ class Link:
         """Close the sockets."""
         if self._monitor is not None:
             self._close_monitor()
-        self._poller.unregister(self.socket)
+        self._waiter.unregister(self.socket)
         self.socket.close()
 
     def _close_monitor(self) -> None:
         assert self._monitor is not None
-        self._poller.unregister(self._monitor)
+        self._waiter.unregister(self._monitor)
         self.socket.disable_monitor()
         self._monitor.close()
         self._monitor = None
@@ -303,11 +304,12 @@ class Replay:
         request: Request,
         *,
         options: Options,
-        poller: zmq.Poller,
+        waiter: Waiter[Link | Replay],
     ) -> None:
         self.request = request
         self.stream = stream
-        self._poller = poller
+        self._waiter = waiter
+        self._unread = True
         self.socket = options.open(context, zmq.DEALER, options.replay_hwm, endpoint)
         try:
             self.socket.connect(str(endpoint))
@@ -315,11 +317,12 @@ class Replay:
         except zmq.ZMQError:
             self.socket.close()
             raise
-        poller.register(self.socket, zmq.POLLIN)
+        waiter.register(self.socket, self)
 
     def receive(self, now: float, link: Link) -> None:
         """Read what waits, up to `BURST` replies, and tell the stream, after what the link's monitor has to say."""
         got: list[frames.Reply | tuple[WireError, bytes]] = []
+        self._unread = True
         try:
             while len(got) < BURST:
                 frame = self.socket.recv(zmq.NOBLOCK, False)
@@ -331,7 +334,7 @@ class Replay:
                 except (EnvelopeError, LimitError) as error:
                     got.append((error, message[-1]))
         except zmq.Again:
-            pass
+            self._unread = False
         # A replay endpoint that is back belongs to a publisher that is back: the break must be known first.
         link.watch(now)
         stream, request = self.stream, self.request
@@ -343,9 +346,14 @@ class Replay:
             else:
                 stream.replayed(request, reply.seq, reply.payload, now)
 
+    @property
+    def due_in(self) -> float | None:
+        """As of `Link`."""
+        return 0.0 if self._unread else None
+
     def close(self) -> None:
         """Close the socket; replies under way are dropped."""
-        self._poller.unregister(self.socket)
+        self._waiter.unregister(self.socket)
         self.socket.close()
 
 

@@ -25,6 +25,9 @@ LIVE_SLICE = 0.002
 REPLAY_SLICE = 0.001
 """Seconds for which live sends and replays have the thread in turn, while both have work."""
 
+SHORT_NAP = 0.0005
+"""Seconds up to which the thread waits for a replay client without an eye on what comes in."""
+
 _TAKE = 8
 _CRASH_LINGER = 1.0
 
@@ -142,7 +145,8 @@ class Sender:
         return not len(self._outbox) and (self._replay is None or not self._replay.clients)
 
     def _timeout(self) -> int | None:
-        """Milliseconds that the poller may wait; None for as long as it takes."""
+        """Milliseconds that the poller may wait; None for as long as it takes. It knows no wait below one, so such a
+        wait is over when this returns."""
         if not self._outbox.may_sleep():
             return 0
         wait = None if self._replay is None else self._replay.wait()
@@ -151,7 +155,12 @@ class Sender:
                 return 0
             left = max(0.0, self.stop_at - time.monotonic())
             wait = left if wait is None else min(wait, left)
-        return None if wait is None or math.isinf(wait) else math.ceil(wait * 1000)
+        if wait is None or math.isinf(wait):
+            return None
+        if wait < SHORT_NAP:
+            time.sleep(wait)
+            return 0
+        return math.ceil(wait * 1000)
 
     def _send_for(self, seconds: float) -> None:
         until = time.monotonic() + seconds

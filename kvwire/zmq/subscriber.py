@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import heapq
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -19,8 +19,9 @@ from kvwire.errors import UsageError
 from kvwire.stream import Item, Limits, Start, Stats, Stream
 from kvwire.zmq import frames
 from kvwire.zmq.endpoints import Endpoint, EndpointError, dial, parse
-from kvwire.zmq.link import NO_DESCRIPTOR, Context, Link, Options, Replay, Socket, source_name
+from kvwire.zmq.link import NO_DESCRIPTOR, Context, Link, Options, Replay, source_name
 from kvwire.zmq.server_info import Publishers, fetch, is_server_url
+from kvwire.zmq.waiter import Waiter
 
 __all__ = ["ClosedError", "Subscriber"]
 
@@ -33,6 +34,13 @@ SLICE = 1.0
 GRACE = 0.05
 """How much longer than asked a wait may have taken by the stream's clock, so that a process that was stopped or a caller
 that was busy does not count as silence of the peer."""
+
+AHEAD = 64
+"""Items that are made before they are asked for. Of hundreds of sources with much to read, the batches of all would
+otherwise be decoded at once, and each be gone from the processor's caches when its turn comes."""
+
+RETRY = 0.1
+"""Seconds after which a socket for a replay is tried again where no descriptor was left."""
 
 
 class ClosedError(UsageError):
@@ -74,9 +82,6 @@ class Subscriber:
         token: for a server that wants its API key.
         context: the ZeroMQ context; None for one of the subscriber's own, or, where an endpoint is inproc, for
             ``zmq.Context.instance()``.
-
-    Attributes:
-        generation: changes whenever `filenos` does.
 
     Raises:
         EndpointError: an endpoint that cannot be used.
@@ -121,14 +126,16 @@ class Subscriber:
         )
         self._pid = os.getpid()
         self._closed = False
-        self.generation = 0
         self._ready: deque[Item] = deque()
         self._streams: dict[str, Stream] = {}
         self._links: dict[str, Link] = {}
         self._link_of: dict[Stream, str] = {}
         self._replays: dict[Stream, Replay] = {}
-        self._readers: dict[Socket, Link | Replay] = {}
-        self._poller = zmq.Poller()
+        self._waiter: Waiter[Link | Replay] = Waiter()
+        self._restless: set[Link | Replay] = set()
+        self._plan = _Plan()
+        self._round: deque[Link | Replay] = deque()
+        self._touched: set[Stream] = set()
         self._clock = 0.0
         everywhere = [*publishers.endpoints.values(), *publishers.replays.values()]
         if context is None and any(where.transport == "inproc" for where in everywhere):
@@ -156,15 +163,13 @@ class Subscriber:
                 bind=bind,
                 alone=alone,
                 options=self._options,
-                poller=self._poller,
+                waiter=self._waiter,
                 make_stream=make_stream,
             )
         except zmq.ZMQError as error:
             raise _no_socket(error) from error
         self._links[name] = link
-        for socket in link.sockets:
-            self._readers[socket] = link
-        self.generation += 1
+        self._restless.add(link)
 
     def _make_stream(self, source: str) -> Stream:
         stream = Stream(
@@ -176,6 +181,7 @@ class Subscriber:
             out=self._ready,
         )
         self._streams[source] = stream
+        self._touched.add(stream)
         return stream
 
     @property
@@ -233,25 +239,50 @@ class Subscriber:
             )
         began = time.monotonic()
         timeout = max(0.0, min(timeout, self.due_in()))
-        came = self._poller.poll(math.ceil(timeout * 1000))
+        if not self._round:
+            self._begin_round(timeout)
+        came = bool(self._round)
         now = self._clock + min(time.monotonic() - began, timeout + GRACE)
-        readers = {self._readers[socket] for socket, _ in came}
-        for reader in readers:
-            if isinstance(reader, Link):
-                reader.receive(now)
-        for reader in readers:
-            if isinstance(reader, Replay) and reader.socket in self._readers:
-                reader.receive(now, self._links[self._link_of[reader.stream]])
-        for link in self._links.values():
-            if link.due_in == 0.0:
-                link.receive(now)
-        for stream in self._streams.values():
+        # A reader leaves the round when it is done: an interrupt may come between.
+        while self._round and len(self._ready) < AHEAD:
+            self._touched.update(self._receive(self._round[0], now))
+            self._round.popleft()
+        if not self._round:
+            self._end_round(now)
+        self._clock += min(time.monotonic() - began, timeout + GRACE)
+        return came
+
+    def _begin_round(self, timeout: float) -> None:
+        readers = self._waiter.wait(timeout)
+        readers.update([reader for reader in self._restless if reader.due_in == 0.0])
+        # A link first: what its monitor says comes before what a replay says.
+        self._round.extend(reader for reader in readers if isinstance(reader, Link))
+        self._round.extend(reader for reader in readers if isinstance(reader, Replay))
+
+    def _receive(self, reader: Link | Replay, now: float) -> Iterable[Stream]:
+        told: Iterable[Stream]
+        if isinstance(reader, Link):
+            told = reader.receive(now)
+        else:
+            reader.receive(now, self._links[self._link_of[reader.stream]])
+            told = (reader.stream,)
+        if reader.due_in is None:
+            self._restless.discard(reader)
+        else:
+            self._restless.add(reader)
+        return told
+
+    def _end_round(self, now: float) -> None:
+        """All that came has been taken in, so that a deadline that has passed was missed."""
+        self._touched.update(self._plan.due(now))
+        for stream in self._touched:
             deadline = stream.deadline
             if deadline is not None and deadline <= now:
                 stream.tick(now)
+                deadline = stream.deadline
+            self._plan.at(stream, deadline)
             self._sync_replay(stream)
-        self._clock += min(time.monotonic() - began, timeout + GRACE)
-        return bool(came)
+        self._touched.clear()
 
     def pop(self) -> Item | None:
         """The next item that is there, without waiting."""
@@ -263,15 +294,13 @@ class Subscriber:
 
     def due_in(self) -> float:
         """Seconds until `pump` has something to do though nothing came, at most `SLICE`."""
-        due = SLICE
-        for link in self._links.values():
-            link_due = link.due_in
-            if link_due is not None and link_due < due:
-                due = link_due
-        for stream in self._streams.values():
-            deadline = stream.deadline
-            if deadline is not None and deadline - self._clock < due:
-                due = deadline - self._clock
+        if self._round or self._touched:
+            return 0.0
+        due = min(SLICE, self._plan.first - self._clock)
+        for reader in self._restless:
+            reader_due = reader.due_in
+            if reader_due is not None and reader_due < due:
+                due = reader_due
         return max(0.0, due)
 
     def _sync_replay(self, stream: Stream) -> None:
@@ -283,8 +312,8 @@ class Subscriber:
         elif replay.request is stream.asked:
             return
         else:
-            self.generation += 1
-            del self._replays[stream], self._readers[replay.socket]
+            del self._replays[stream]
+            self._restless.discard(replay)
             replay.close()
         if stream.asked is None:
             return
@@ -295,17 +324,19 @@ class Subscriber:
                 stream,
                 stream.asked,
                 options=self._options,
-                poller=self._poller,
+                waiter=self._waiter,
             )
         except zmq.ZMQError:
-            return  # No descriptor is left; the next pump tries again, until the stream gives the replay up.
+            # No descriptor is left; tried again until the stream gives the replay up.
+            self._plan.at(stream, self._clock + RETRY)
+            return
         self._replays[stream] = replay
-        self._readers[replay.socket] = replay
-        self.generation += 1
+        self._restless.add(replay)
 
     def filenos(self) -> list[int]:
-        """The file descriptors that become readable when something comes in. They are edge-triggered: `pump` first."""
-        return [int(socket.getsockopt(zmq.FD)) for socket in self._readers]
+        """The file descriptors that become readable when something comes in: `pump` first, then wait. On Linux and
+        macOS always the same one."""
+        return self._waiter.filenos()
 
     def close(self) -> None:
         """Close the sockets. What is under way is dropped; items that are there can still be had. Twice does no harm."""
@@ -319,8 +350,10 @@ class Subscriber:
         for link in self._links.values():
             link.close()
         self._replays.clear()
-        self._readers.clear()
+        self._restless.clear()
+        self._round.clear()
         self._links.clear()
+        self._waiter.close()
         if self._own_context:
             self._context.destroy(linger=0)
 
@@ -334,6 +367,42 @@ class Subscriber:
 
     def __repr__(self) -> str:
         return f"<Subscriber of {', '.join(self.sources[:3])}{' …' if len(self.sources) > 3 else ''}>"
+
+
+class _Plan:
+    """When each stream is due next, the first one at hand.
+
+    Deadlines move on with every batch that comes. A later one is not noted until the noted one has come: the stream is
+    then looked at once for nothing.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Stream]] = []
+        self._noted: dict[Stream, float] = {}
+        self._count = 0
+
+    @property
+    def first(self) -> float:
+        """When the next stream may be due."""
+        return self._heap[0][0] if self._heap else float("inf")
+
+    def at(self, stream: Stream, deadline: float | None) -> None:
+        """A stream is due then; never for None."""
+        if deadline is None or self._noted.get(stream, float("inf")) <= deadline:
+            return
+        self._noted[stream] = deadline
+        self._count += 1
+        heapq.heappush(self._heap, (deadline, self._count, stream))
+
+    def due(self, now: float) -> list[Stream]:
+        """The streams to look at now; they are no longer noted."""
+        found = []
+        while self._heap and self._heap[0][0] <= now:
+            deadline, _, stream = heapq.heappop(self._heap)
+            if self._noted.get(stream) == deadline:
+                del self._noted[stream]
+                found.append(stream)
+        return found
 
 
 def _publishers(
