@@ -66,11 +66,12 @@ class Decoder:
         collects = on_error == "collect"
         alone = None if not collects else _decode.compiled(self.dialect, strict=strict, skip_tokens=skip_tokens)
         self._reader = _Reader(self.dialect, strict, skip_tokens, collects, alone)
-        read = self._reader.decode
+        pure = self._reader.decode
+        compiled = None
         if not collects:
-            read = _decode.compiled(self.dialect, strict=strict, skip_tokens=skip_tokens, fallback=read) or read
+            compiled = _decode.compiled(self.dialect, strict=strict, skip_tokens=skip_tokens, fallback=pure)
         # What does the reading, without a call in between.
-        self.decode = read  # type: ignore[method-assign]
+        self.decode: Callable[[Payload], EventBatch] = compiled or pure  # type: ignore[assignment, method-assign]
 
     def __repr__(self) -> str:
         told = self.dialect.id if self.dialect else None
