@@ -6,6 +6,7 @@ import difflib
 import enum
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -19,6 +20,8 @@ from kvwire.dialects import get_dialect
 from kvwire.errors import UsageError
 from kvwire_conform.golden import (
     GoldenError,
+    Manifest,
+    Problem,
     Row,
     Vector,
     export,
@@ -106,10 +109,16 @@ def show(
 def verify_command(
     folder: Annotated[Path | None, typer.Argument(metavar="DIR", help="By default, the vectors of kvwire.")] = None,
 ) -> None:
-    """Compare vectors with their manifest and with the locks of their suites. Exit code 1 when something was changed."""
+    """Compare vectors with their manifest, with the locks of their suites, and a copy with the vectors of this kvwire too.
+
+    Exit code 1 when something was changed.
+    """
     try:
-        problems = verify(folder)
         manifest = manifest_of(folder)
+        problems = verify(folder)
+        if folder is not None:
+            known = {problem.where.removesuffix(".json").removesuffix(".msgpack") for problem in problems}
+            problems += [problem for problem in _unlike_ours(folder, manifest) if problem.where not in known]
     except GoldenError as error:
         _fail(error)
     for problem in problems[:_SHOWN_PROBLEMS]:
@@ -119,6 +128,13 @@ def verify_command(
         summary = f"{len(problems)} {'problem' if len(problems) == 1 else 'problems'}"
         print(f"{summary}{f', {more} of them not shown' if more > 0 else ''}", file=sys.stderr)
         raise typer.Exit(Exit.FAILURE)
+    newest = manifest_of().suite
+    if manifest.suite > newest:
+        print(
+            f"this kvwire has suite {newest} and cannot vouch for suite {manifest.suite}, which was compared with its own "
+            "lock alone: pip install --upgrade kvwire",
+            file=sys.stderr,
+        )
     print(f"{len(manifest.vectors)} vectors up to suite {manifest.suite} are as they were released")
 
 
@@ -135,6 +151,26 @@ def export_command(
     except OSError as error:
         _fail(f"{folder} cannot be written: {error.strerror or error}")
     print(f"{count} vectors written to {folder}")
+
+
+def _unlike_ours(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+    """What in a copy is not as the suites of this kvwire have it, however well the copy agrees with itself."""
+    ours = {row.id: row for row in manifest_of().vectors if row.suite <= manifest.suite}
+    theirs = {row.id: row for row in manifest.vectors}
+    for vector_id, row in ours.items():
+        if vector_id not in theirs:
+            yield Problem(vector_id, f"came in suite {row.suite} and is gone")
+        elif theirs[vector_id] != row:
+            yield Problem(vector_id, "is another in the manifest than the one that was released")
+    newest = manifest_of().suite
+    for vector_id, row in theirs.items():
+        if vector_id not in ours and row.suite <= newest:
+            yield Problem(vector_id, f"was never released in suite {row.suite}")
+    places = {vector_id.partition("/")[0] for vector_id in theirs}
+    for path in sorted(folder.rglob("*.msgpack")):
+        place = path.relative_to(folder).parent.as_posix()
+        if place not in places:
+            yield Problem(path.relative_to(folder).as_posix(), "is not in the manifest")
 
 
 def _fail(problem: object) -> NoReturn:
