@@ -4,6 +4,8 @@
 a payload conforms to, and `translate` goes from one to another. The specification is in ``spec/``.
 
 Each name is imported when it is first asked for, so that ``import kvwire`` costs an engine next to nothing at its start.
+
+(PYTEST_DONT_REWRITE: the pytest plugin that comes with it leaves assertions here as they are.)
 """
 
 from __future__ import annotations
