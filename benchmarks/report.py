@@ -101,7 +101,8 @@ def summary(run: Run) -> str:
 def quote(text: str, run: Run) -> str:
     """Fill in what stands between ``<!-- bench:ITEM [words] -->`` and ``<!-- /bench -->``: the worst case of an item.
 
-    The words narrow it to the rows whose variant, measure or case has all of them; ``all`` as a word quotes the range of
+    The words narrow it to the rows whose variant, measure or case has all of them, and to those with a target if there
+    are any; ``all`` as a word quotes the range of
     values instead of the worst one.
     """
 
@@ -114,6 +115,7 @@ def quote(text: str, run: Run) -> str:
             if row.item == found[2]
             and all(word in f"{row.variant} {row.measure} {row.case}" for word in words if word != "all")
         ]
+        rows = [row for row in rows if row.target is not None] or rows
         if not rows:
             return f"{found[1]}not measured{found[4]}"
         if wide:

@@ -29,7 +29,7 @@ class Effort(msgspec.Struct, frozen=True):
     scale: float
 
 
-FULL = Effort(False, 11, 0.015, 1.0)
+FULL = Effort(False, 11, 0.012, 1.0)
 QUICK = Effort(True, 2, 0.0003, 0.005)
 
 

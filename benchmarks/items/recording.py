@@ -58,7 +58,7 @@ def run(effort: Effort) -> list[Row]:
             ],
         ),
         _memory(
-            "further events, as many live blocks",
+            "memory per event, as many live blocks",
             told["long"],
             told["short"],
             count - count // 4,
@@ -66,7 +66,12 @@ def run(effort: Effort) -> list[Row]:
             PER_EVENT,
         ),
         _memory(
-            "further live blocks", told["many"], told["few"], (stores - stores // 8) * BLOCKS, "bytes/block", PER_BLOCK
+            "memory per live block",
+            told["many"],
+            told["few"],
+            (stores - stores // 8) * BLOCKS,
+            "bytes/block",
+            PER_BLOCK,
         ),
     ]
 
@@ -79,7 +84,7 @@ def _memory(
     value, low, high = spread(grown)
     return Row(
         item="recording",
-        case=f"memory of {further:,.0f} {case}",
+        case=f"{case}, {further:,.0f} more",
         measure="memory",
         value=value,
         low=low,

@@ -33,7 +33,7 @@ def run(effort: Effort) -> list[Row]:
         for engine in engines.values():
             engine.ask("publish", count=batches, interval=0)
         rows = [_first_reply(clients, batches - 1, 8 if effort.quick else 100)]
-        rows.append(_total(clients, batches, 2 if effort.quick else 9))
+        rows.append(_total(clients, batches, 2 if effort.quick else 21))
         readers = {
             kind: stack.enter_context(Child("reader", endpoint=engine.told["endpoint"]))
             for kind, engine in engines.items()
@@ -72,9 +72,11 @@ def _tails(found: list[float]) -> tuple[float, float]:
 
 
 def _total(clients: dict[str, Socket], batches: int, rounds: int) -> Row:
+    rng = random.Random(7)
     taken: dict[str, list[float]] = {kind: [] for kind in SIDES}
     for _ in range(rounds):
         for kind in SIDES:
+            time.sleep(rng.random() * 0.1)
             taken[kind].append(_whole(clients[kind], batches))
     return _row(f"idle, {batches:,} batches", taken)
 

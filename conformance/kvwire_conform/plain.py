@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
+from kvwire._decode import compiled
 from kvwire._fast import REFUSED, keys_are_unique
 from kvwire._fields import SALT_PREFIX, prefixed_salts
 from kvwire._msgpack import refuse_ext
@@ -78,6 +79,7 @@ class PlainReader:
         self._decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(batch, ext_hook=refuse_ext).decode
         self._encode = msgspec.msgpack.Encoder().encode
         self._maps = dialect.encoding is Encoding.MAP
+        self._conforms = compiled(written, strict=True, skip_tokens=True) if self._maps else None
         stored = dialect.events["BlockStored"].struct.__struct_fields__
         self._metadata = METADATA in stored
         self._hides_salts = self._metadata or "extra_keys" in stored
@@ -88,8 +90,7 @@ class PlainReader:
             return None
         try:
             batch = self._decode(payload)
-            # What is written again as it came has no key twice.
-            if self._maps and self._encode(batch) != payload and not keys_are_unique(payload):
+            if self._maps and not self._has_unique_keys(payload, batch):
                 return None
         except REFUSED:
             return None
@@ -97,6 +98,12 @@ class PlainReader:
             salts = self._salts(payload, batch.events)
             return None if salts is None else (batch, salts)
         return batch, _NO_SALTS
+
+    def _has_unique_keys(self, payload: bytes, batch: Any) -> bool:
+        if self._conforms is not None and self._conforms(payload) is not None:
+            return True
+        # What is written again as it came has no key twice.
+        return self._encode(batch) == payload or keys_are_unique(payload)
 
     def _salts(self, payload: bytes, events: list[Any]) -> dict[int, str] | None:
         """None when one event has two, or a metadata map may have a key twice."""

@@ -6,12 +6,14 @@ import contextlib
 import ctypes
 import os
 import socket
+import sys
 from collections.abc import Callable
 
-_ONE = (1).to_bytes(8, "little")
+_ONE = (1).to_bytes(8, sys.byteorder)
+_C_ONE, _C_SIZE = ctypes.c_char_p(_ONE), ctypes.c_size_t(len(_ONE))
 
 
-def _libc_write() -> Callable[[int, bytes, int], int] | None:
+def _libc_write() -> Callable[[ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t], None] | None:
     # os.write and os.eventfd_write let go of the GIL around the call, and the woken thread then takes it: the engine's
     # thread would stand still for as long as the batch takes to be encoded and sent. PyDLL keeps the GIL, which is right
     # for a call that cannot block.
@@ -19,8 +21,8 @@ def _libc_write() -> Callable[[int, bytes, int], int] | None:
         write = ctypes.PyDLL(None).write
     except (AttributeError, OSError, TypeError):
         return None
-    write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
-    write.restype = ctypes.c_ssize_t
+    # Arguments that are C values already, and no result: half of what the call costs besides the system's part.
+    write.restype = None
     return write
 
 
@@ -34,17 +36,17 @@ class Wakeup:
         self._pair: tuple[socket.socket, socket.socket] | None = None
         if _write is not None and hasattr(os, "eventfd"):
             self.fd: int = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            self._writer = self.fd
         else:
             self._pair = socket.socketpair()
             for end in self._pair:
                 end.setblocking(False)
-            self.fd, self._writer = (end.fileno() for end in self._pair)
+            self.fd = self._pair[0].fileno()
+        self._writer = ctypes.c_int(self.fd if self._pair is None else self._pair[1].fileno())
 
     def set(self) -> None:
         """Make the descriptor readable, unless it already is. Never blocks, and keeps the GIL where the platform lets it."""
         if _write is not None:
-            _write(self._writer, _ONE, len(_ONE))
+            _write(self._writer, _C_ONE, _C_SIZE)
         elif self._pair is not None:
             with contextlib.suppress(BlockingIOError):
                 self._pair[1].send(_ONE)
