@@ -43,11 +43,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write_docs(run: Run) -> None:
-    """Write docs/benchmarks.md, and fill in the numbers that docs/performance.md quotes."""
+    """Write docs/benchmarks.md, and fill in the numbers that docs/performance.md and the README quote."""
     (DOCS / "benchmarks.md").write_text(markdown(run), encoding="utf-8")
-    note = DOCS / "performance.md"
-    if note.exists():
-        note.write_text(quote(note.read_text(encoding="utf-8"), run), encoding="utf-8")
+    for page in (DOCS / "performance.md", ROOT / "README.md"):
+        if page.exists():
+            page.write_text(quote(page.read_text(encoding="utf-8"), run), encoding="utf-8")
 
 
 def _json(run: Run) -> bytes:
@@ -58,7 +58,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Measure kvwire and its peers. A full run writes docs/benchmarks.json, docs/benchmarks.md and the "
-        "quoted numbers of docs/performance.md.",
+        "quoted numbers of docs/performance.md and the README.",
     )
     parser.add_argument("--quick", action="store_true", help="everything, but so short that the numbers mean little")
     parser.add_argument(
