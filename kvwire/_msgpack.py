@@ -156,7 +156,8 @@ def describe(value: bytes) -> str:
         listed = f" ({', '.join(names)}{', …' if count > 4 else ''})" if names else ""
         return f"map of {count} {'key' if count == 1 else 'keys'}{listed}"
     if kind == "bin":
-        return f"bin of {len(unwrap_bin(value))} bytes"
+        size = len(unwrap_bin(value))
+        return f"bin of {size} byte{'' if size == 1 else 's'}"
     return kind
 
 

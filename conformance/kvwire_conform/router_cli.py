@@ -87,7 +87,13 @@ def dynamo(
         typer.Option(metavar="FILE", help="Write the report as JUnit XML; - for standard output. {release} as above."),
     ] = None,
     verbose: Annotated[
-        int, typer.Option("--verbose", "-v", count=True, help="Show every payload that is not exact, with its bytes.")
+        int,
+        typer.Option(
+            "--verbose",
+            "-v",
+            count=True,
+            help="Show every cause with an example's bytes; -vv every payload that is not exact.",
+        ),
     ] = 0,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No report in the terminal, only files and exit code.")

@@ -12,7 +12,7 @@ from kvwire.dialects import DIALECTS
 from kvwire_conform.consumer_model import AnswerVerdict, Behaviour, ConsumerReport, Judgement
 from kvwire_conform.model import Verdict
 from kvwire_conform.reports.consumer_causes import WORST_FIRST, causes
-from kvwire_conform.reports.consumer_findings import show_causes
+from kvwire_conform.reports.consumer_findings import show_causes, show_judgement
 from kvwire_conform.reports.consumer_payload import show_payloads
 from kvwire_conform.reports.page import STYLES, Page, Span
 from kvwire_conform.reports.terminal import BADGES
@@ -202,10 +202,11 @@ def _show_aside(page: Page, report: ConsumerReport) -> None:
             page.line(
                 (f"{cause.verdict.value}  ", ANSWER_STYLES.get(cause.verdict, "red")),
                 shorten(cause.title, 200),
-                (f"  {counted(number, 'payload')}, e.g. {cause.example.id}", _DIM),
+                (f"  {counted(number, 'payload')}", _DIM),
                 indent=2,
                 hang=4,
             )
+            show_judgement(page, cause.example, label="example")
 
 
 def _show_list(page: Page, title: str, lines: Sequence[str], style: str, sign: str = "• ") -> None:
