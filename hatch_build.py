@@ -82,6 +82,8 @@ def _compile(source: Path, target: Path) -> str:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=target.parent, check=False)
     except OSError as error:
         return f"{error.strerror}: {error.filename}"
+    except ValueError as error:
+        return f"CC, CFLAGS or LDFLAGS cannot be read: {error}"
     if done.returncode:
         words = (done.stderr + done.stdout).strip().splitlines()
         return "the compiler says: " + next((line for line in words if "error" in line.lower()), "\n".join(words[-1:]))

@@ -70,14 +70,16 @@ class Decoder:
         compiled = None
         if not collects:
             compiled = _decode.compiled(self.dialect, strict=strict, skip_tokens=skip_tokens, fallback=pure)
-        # What does the reading, without a call in between.
-        self.decode: Callable[[Payload], EventBatch] = compiled or pure  # type: ignore[assignment, method-assign]
+        self._read: Callable[[Payload], EventBatch] = compiled or pure  # type: ignore[assignment]
+        if type(self).decode is Decoder.decode:
+            # What does the reading, without a call in between; a subclass that reads otherwise keeps its own.
+            self.decode = self._read  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
         told = self.dialect.id if self.dialect else None
         return f"Decoder({told!r}, strict={self.strict}, skip_tokens={self.skip_tokens}, on_error={self.on_error!r})"
 
-    def decode(self, payload: Payload) -> EventBatch:
+    def decode(self, payload: Payload, /) -> EventBatch:
         """Read one payload.
 
         With ``on_error="collect"`` the result is a `PartialBatch`, whose ``faults`` and ``skipped`` say what is not in
@@ -87,7 +89,7 @@ class Decoder:
             WireError: the bytes are wrong; nothing else is raised for any bytes.
             UsageError: the payload is not a bytes-like object.
         """
-        return self._reader.decode(payload)
+        return self._read(payload)
 
 
 class _Reader:
@@ -103,7 +105,7 @@ class _Reader:
         self._array = fast.lazy_array_decode if skip_tokens else fast.array_decode
         self._map = fast.lazy_map_decode if skip_tokens else fast.map_decode
 
-    def decode(self, payload: Payload) -> EventBatch:
+    def decode(self, payload: Payload, /) -> EventBatch:
         """As `Decoder.decode`."""
         if type(payload) is not bytes:
             payload = _as_bytes(payload)
@@ -145,12 +147,12 @@ def _nothing(payload: bytes) -> None:
 
 
 def _as_bytes(payload: Any) -> bytes:
-    if isinstance(payload, (bytes, bytearray, memoryview)):
-        return bytes(payload)
     try:
-        return bytes(memoryview(payload))
+        return bytes(payload if isinstance(payload, (bytes, bytearray, memoryview)) else memoryview(payload))
     except TypeError:
         raise UsageError(f"a payload is bytes, not {type(payload).__name__}") from None
+    except ValueError as error:  # a memoryview that was released
+        raise UsageError(f"the payload cannot be read: {error}") from None
 
 
 class Encoder:

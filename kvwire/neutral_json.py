@@ -36,6 +36,7 @@ _SAFE = (1 << 53) - 1
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 64) - 1
 _HASH = re.compile(r"[0-9a-f]{16}")
 _HEX = re.compile(r"(?:[0-9a-f]{2})*")
+_FLOAT = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|inf)|nan", re.IGNORECASE)
 _DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
 _MAX_DEPTH = 64
 
@@ -266,12 +267,15 @@ def _key_in(value: Any, path: str, depth: int = 0) -> Any:
         if kind == "bytes" and isinstance(inner, str) and _HEX.fullmatch(inner):
             return bytes.fromhex(inner)
         if kind == "float" and isinstance(inner, str):
-            try:
-                return float(inner)
-            except ValueError:
+            if not _FLOAT.fullmatch(inner):
                 _refuse(path, "a float in decimal", inner)
+            return float(inner)
         if kind == "map":
-            return dict(_pair_in(pair, path, depth + 1) for pair in _list(inner, path))
+            pairs = [_pair_in(pair, path, depth + 1) for pair in _list(inner, path)]
+            found = dict(pairs)
+            if len(found) < len(pairs):
+                _refuse(path, "each key of a map once", inner)
+            return found
     if isinstance(value, int) or (isinstance(value, Mapping) and set(value) == {"int"}):
         return _int_in(value, path)
     _refuse(path, 'a string, integer, boolean, null, array, or {"bytes"|"int"|"float"|"map": …}', value)

@@ -435,3 +435,22 @@ def test_errors_and_events_can_be_copied_and_pickled() -> None:
     with pytest.raises(kvwire.LossyEncodeError) as lossy:
         kvwire.encode(batch, "slot7")
     assert str(pickle.loads(pickle.dumps(lossy.value))) == str(lossy.value)
+
+
+def test_a_subclass_of_decoder_reads_in_its_own_way() -> None:
+    class Ranked(kvwire.Decoder):
+        def decode(self, payload: Any, /) -> kvwire.EventBatch:
+            batch = super().decode(payload)
+            batch.dp_rank = 99
+            return batch
+
+    payload = kvwire.encode(kvwire.EventBatch(1.5, [], 0), "slot8")
+    assert Ranked().decode(payload).dp_rank == 99
+    assert kvwire.Decoder().decode(payload).dp_rank == 0
+
+
+def test_a_memoryview_that_was_released_is_the_callers_mistake() -> None:
+    released = memoryview(b"x")
+    released.release()
+    with pytest.raises(kvwire.UsageError, match="released"):
+        kvwire.decode(released)

@@ -305,3 +305,16 @@ def test_any_change_is_not_exact(pair: tuple[dict[str, Any], dict[str, Any]]) ->
     assert judged(wanted, wanted).verdict is AnswerVerdict.EXACT
     lost = all(one.got == "nothing" for one in found.differences)
     assert same or (found.verdict is AnswerVerdict.LOSSY) is lost
+
+
+def test_a_medium_on_an_event_that_has_none_is_not_the_medium_that_nil_means() -> None:
+    """``[AllBlocksCleared, "GPU"]`` clears everything; a consumer that narrows it to the GPU keeps blocks that are gone."""
+    found = judged(batch(CLEARED), batch({**CLEARED, "medium": "GPU"}))
+    assert found.verdict is AnswerVerdict.WRONG and places(found) == ["events[0].medium"]
+    assert judged(batch(REMOVED), batch({**REMOVED, "medium": "GPU"})).verdict is AnswerVerdict.EXACT
+
+
+@pytest.mark.parametrize("key", [{"map": [["k", "other"], ["k", 1]]}, {"float": " 1.5"}, {"float": "1_0.5"}])
+def test_a_value_that_two_readers_would_take_for_two_is_no_answer(key: dict[str, Any]) -> None:
+    stored = {**STORED, "extra_keys": [[key]]}
+    assert judged(batch(STORED), batch(stored)).verdict is AnswerVerdict.GARBLED

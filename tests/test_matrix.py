@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from kvwire import DIALECTS
+from kvwire.errors import UsageError
 from kvwire_conform import golden, matrix_runs
 from kvwire_conform.consumer import judge
 from kvwire_conform.consumer_model import AnswerVerdict, Behaviour, Consumer, ConsumerReport, Difference, Judgement
@@ -141,6 +142,25 @@ def test_what_was_not_judged_is_never_shown_as_read() -> None:
     )
     assert cell(shown, "slot8", "r 1").state == "unseen"
     assert [(row.counts, row.not_judged) for row in cell(shown, "slot8", "r 1").rows] == [({}, 1)]
+
+
+def test_a_decoder_that_says_it_reads_nothing_is_not_shown_as_reading() -> None:
+    exact, unsupported = AnswerVerdict.EXACT, AnswerVerdict.UNSUPPORTED
+    judgements = [
+        judgement("slot8/batch-16-events", exact, required=False),
+        *(judgement(f"slot8/{case}", unsupported, required=False) for case in ("stored-chain", "removed", "cleared")),
+    ]
+    assert cell(assemble([report("peer", judgements, claims=())]), "slot8", "peer 1").state == "blind"
+
+
+def test_a_run_that_was_cut_short_makes_no_matrix() -> None:
+    cut = report("peer", [judgement("slot8/stored-chain", AnswerVerdict.EXACT)])
+    cut.not_run = ["slot8/salt"]
+    with pytest.raises(UsageError, match="peer 1 was not judged whole"):
+        assemble([cut])
+    cut.not_run, cut.interrupted = [], True
+    with pytest.raises(UsageError, match="peer 1 was not judged whole"):
+        assemble([cut])
 
 
 def test_a_consumer_that_reads_no_store_is_blind_though_it_reads_an_empty_batch() -> None:

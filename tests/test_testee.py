@@ -231,6 +231,19 @@ def test_what_is_no_answer(line: bytes, problem: str) -> None:
         parse_answer(line, "1")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"id": "1", "events": [{"type": "AllBlocksCleared"}], "events": []}',
+        b'{"id": "2", "id": "1", "events": []}',
+        b'{"id": "1", "events": [{"type": "BlockRemoved", "block_hashes": [], "block_hashes": []}]}',
+    ],
+)
+def test_a_key_that_stands_twice_hides_nothing(line: bytes) -> None:
+    with pytest.raises(LineError, match="twice in one object"):
+        parse_answer(line, "1")
+
+
 # A run ---------------------------------------------------------------------------------------------------------------
 
 

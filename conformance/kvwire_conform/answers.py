@@ -225,8 +225,9 @@ def _event_differences(wanted: Mapping[str, Any], got: Mapping[str, Any], path: 
     if _same(wanted, got):
         return found
     for name in (*wanted, *(name for name in got if name not in wanted)):
-        # events.md#medium: nil counts as GPU.
-        if not (name == "medium" and name not in wanted and got[name] == "GPU"):
+        # events.md#medium: nil counts as GPU, in an event that has a medium.
+        has_medium = wanted.get("type") in ("BlockStored", "BlockRemoved")
+        if not (name == "medium" and has_medium and name not in wanted and got[name] == "GPU"):
             found += _differ(wanted.get(name), got.get(name), f"{path}.{name}")
     return found
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import structs
 
 from kvwire import DIALECTS, __version__
+from kvwire.errors import UsageError
 from kvwire_conform import golden
 from kvwire_conform.consumer_model import AnswerVerdict, Behaviour, ConsumerReport, Difference, Judgement
 from kvwire_conform.matrix_features import FEATURES, feature_of
@@ -62,8 +63,15 @@ def column_id(report: ConsumerReport) -> str:
 
 
 def assemble(reports: Iterable[ConsumerReport]) -> Matrix:
-    """The matrix of some reports, in their order. Reports of consumers that never answered are left out."""
+    """The matrix of some reports, in their order. Reports of consumers that never answered are left out.
+
+    Raises:
+        UsageError: a run that was interrupted or given up.
+    """
     usable = [report for report in reports if report.consumer is not None]
+    for report in usable:
+        if report.interrupted or report.not_run:
+            raise UsageError(f"{column_id(report)} was not judged whole; a matrix of it would show what nobody saw")
     places = _Places()
     cells: list[Cell] = []
     for report in usable:
@@ -138,6 +146,9 @@ def _is_golden(judgement: Judgement) -> bool:
 def _cells(report: ConsumerReport, places: _Places) -> list[Cell]:
     by_producer: dict[str, dict[str, list[Judgement]]] = defaultdict(lambda: defaultdict(list))
     for judgement in filter(_is_golden, report.judgements):
+        if report.mode != "router":
+            # A decoder that says it does not read a payload has said how it reads it.
+            judgement = structs.replace(judgement, required=True)
         by_producer[judgement.dialect or ANY][places.feature(judgement.id)].append(judgement)
     assert report.consumer is not None
     return [

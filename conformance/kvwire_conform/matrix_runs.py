@@ -63,12 +63,15 @@ def run_all(chosen: Sequence[Subject], keep: Path | None = None) -> Iterator[Out
 
     Raises:
         BuildError: a testee cannot be built though its tools are there.
+        KeyboardInterrupt: a run was interrupted; its report is not kept.
     """
     for subject in chosen:
         found = subject.run()
         if isinstance(found, str):
             yield Outcome(subject.id, None, found)
             continue
+        if found.interrupted:
+            raise KeyboardInterrupt
         if keep is not None:
             keep.mkdir(parents=True, exist_ok=True)
             _file_of(keep, subject).write_bytes(to_json(found))

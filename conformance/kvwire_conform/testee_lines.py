@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any, NoReturn
 
 import msgspec
@@ -162,7 +163,18 @@ def _object(line: bytes) -> dict[str, Any]:
         _refuse("a line that is nested too deep", line)
     if not isinstance(found, dict):
         _refuse("a line that is no JSON object", line)
+    repeated: list[str] = []
+    # msgspec takes the last of two equal keys, which would hide the first, whatever it says.
+    json.loads(line, object_pairs_hook=lambda pairs: _note_repeated(pairs, repeated))
+    if repeated:
+        _refuse(f"a line with the key {_shown(repeated[0])} twice in one object", line)
     return found
+
+
+def _note_repeated(pairs: list[tuple[str, Any]], repeated: list[str]) -> None:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        repeated += (name for index, name in enumerate(names) if name in names[:index])
 
 
 def _refuse(problem: str, line: bytes = b"") -> NoReturn:
