@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from kvwire_conform.consumer import Known, Selection, judge
 from kvwire_conform.consumer_generated import BATCHES
 from kvwire_conform.consumer_model import ConsumerReport
 from kvwire_conform.golden_cli import KindName
+from kvwire_conform.reports.writing import write_report
 from kvwire_conform.testee import Limits
 
 
@@ -123,25 +123,11 @@ def deliver(report: ConsumerReport, *, json: Path | None, junit: Path | None, ve
     from kvwire_conform.reports import consumer_json, consumer_junit
     from kvwire_conform.reports.consumer_terminal import render
 
-    taken = _write(json, lambda: consumer_json.to_json(report).decode())
-    taken = _write(junit, lambda: consumer_junit.to_junit(report)) or taken
+    taken = write_report(json, lambda: consumer_json.to_json(report).decode())
+    taken = write_report(junit, lambda: consumer_junit.to_junit(report)) or taken
     if not quiet and not taken:
         render(report, Console(), verbose=verbose)
     raise typer.Exit(report.exit_code)
-
-
-def _write(path: Path | None, text: Callable[[], str]) -> bool:
-    """Write a report file. True when it went to standard output."""
-    if path is None:
-        return False
-    if str(path) == "-":
-        sys.stdout.write(text())
-        return True
-    try:
-        path.write_text(text(), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
-    return False
 
 
 def _duration(text: str) -> float:

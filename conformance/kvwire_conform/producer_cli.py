@@ -17,6 +17,7 @@ from kvwire_conform import durations
 from kvwire_conform.checks.hashes import HashSettings
 from kvwire_conform.model import Report
 from kvwire_conform.producer import Options, judge_recordings
+from kvwire_conform.reports.writing import write_report
 from kvwire_conform.requirements import producer_checks
 
 _CHECK_HELP = "Report this check alone; may be given several times."
@@ -156,25 +157,11 @@ def deliver(report: Report, *, json: Path | None, junit: Path | None, verbose: i
     from kvwire_conform.reports import junit as junit_report
     from kvwire_conform.reports.terminal import render
 
-    taken = _write(json, lambda: json_report.to_json(report).decode())
-    taken = _write(junit, lambda: junit_report.to_junit(report)) or taken
+    taken = write_report(json, lambda: json_report.to_json(report).decode())
+    taken = write_report(junit, lambda: junit_report.to_junit(report)) or taken
     if not quiet and not taken:
         render(report, Console(), verbose=verbose)
     raise typer.Exit(report.exit_code)
-
-
-def _write(path: Path | None, text: Callable[[], str]) -> bool:
-    """Write a report file. True when it went to standard output."""
-    if path is None:
-        return False
-    if str(path) == "-":
-        sys.stdout.write(text())
-        return True
-    try:
-        path.write_text(text(), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
-    return False
 
 
 def _checks(given: list[str] | None, known: list[str]) -> frozenset[str] | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +17,7 @@ from kvwire_conform.consumer import Known, Selection
 from kvwire_conform.consumer_model import ConsumerReport
 from kvwire_conform.golden_cli import KindName
 from kvwire_conform.outcome import Exit
+from kvwire_conform.reports.writing import write_report
 from kvwire_conform.routers.dynamo import DEFAULT_RELEASE, judge_dynamo
 
 app = typer.Typer(
@@ -130,13 +131,13 @@ def dynamo(
         if junit is not None:
             from kvwire_conform.reports.consumer_junit import to_junit
 
-            _write(_of(junit, version), to_junit(report))
+            write_report(_of(junit, version), partial(to_junit, report))
         if not quiet and "-" not in (str(json), str(junit)):
             _show(report, verbose, first=len(reports) == 1)
         if report.interrupted:
             break
     if json is not None:
-        _write(json, _as_json(reports))
+        write_report(json, lambda: _as_json(reports))
     codes = [Exit(report.exit_code) for report in reports]
     raise typer.Exit(next(code for code in _WORST_FIRST if code in codes))
 
@@ -190,13 +191,3 @@ def _as_json(reports: Sequence[ConsumerReport]) -> str:
 
 def _of(path: Path, release: str) -> Path:
     return Path(str(path).replace("{release}", release))
-
-
-def _write(path: Path, text: str) -> None:
-    if str(path) == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
