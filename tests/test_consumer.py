@@ -626,3 +626,10 @@ def test_the_specification_names_every_field_verdict_option_and_code() -> None:
     help_text = run("--help")[1]
     for option in re.findall(r"`(--[a-z-]+)", PAGE):
         assert option in help_text, option
+
+
+def test_who_dies_of_a_signal_after_the_last_answer_is_charged_with_it() -> None:
+    report = judged("leaves-by-signal", "slot9/salt-prefixed", "slot9/stored-chain")
+    last = report.judgements[-1]
+    assert (last.verdict, last.note) == (AnswerVerdict.CRASHED, "after it had answered")
+    assert report.judgements[0].verdict is not AnswerVerdict.CRASHED

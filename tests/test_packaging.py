@@ -128,8 +128,8 @@ def test_a_wheel_with_extensions_is_for_one_platform(built: dict[str, Path]) -> 
 
 @pytest.mark.parametrize(
     "environment",
-    [{"KVWIRE_PURE": "1"}, {"CC": "/nowhere/cc"}, {"CC": "false"}],
-    ids=["by choice", "no compiler", "fails"],
+    [{"KVWIRE_PURE": "1"}, {"CC": "/nowhere/cc"}, {"CC": "false"}, {"CC": '"gcc'}],
+    ids=["by choice", "no compiler", "fails", "cannot be read"],
 )
 def test_without_extensions_it_is_a_pure_wheel(environment: dict[str, str], tmp_path: Path) -> None:
     before = set((ROOT / "kvwire").glob(f"*{SUFFIX}"))

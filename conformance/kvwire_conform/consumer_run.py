@@ -119,7 +119,7 @@ class _Worker(threading.Thread):
         problem = self.testee.leave()
         if problem is not None and not self._stopped.is_set():
             self.left.append(problem)
-            if problem.startswith("it ended with signal") and self._before is not None:
+            if self.testee.died and self._before is not None:
                 self._charge(self._before, Breakdown(AnswerVerdict.CRASHED, problem))
         self._charge_second_answers()
 

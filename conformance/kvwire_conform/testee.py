@@ -123,6 +123,7 @@ class Testee:
         self.twice: list[str] = []
         self._cwd = cwd
         self._env = env
+        self.died = False
         self._process: subprocess.Popen[bytes] | None = None
         self._answered: set[str] = set()
 
@@ -196,8 +197,9 @@ class Testee:
         """End its input and wait for its exit.
 
         Returns:
-            None when it left as it should; in words what it did instead.
+            None when it left as it should; in words what it did instead. ``died`` says whether a signal ended it.
         """
+        self.died = False
         if self._process is None:
             return None
         self._writer.close()
@@ -212,7 +214,11 @@ class Testee:
         if line is Signal.TIMEOUT:
             problem = f"it did not exit within {self.limits.leave:g} s of the end of its input"
         words = self._end(max(0.1, deadline - time.monotonic()))
-        return problem or (None if words == "exit code 0" else f"it ended with {words} at the end of its input")
+        # Its own death, not the end that was made of one that stayed.
+        self.died = problem is None and _names_signal(words)
+        if problem is None and words != "exit code 0":
+            problem = f"it {'was' if words.startswith('killed') else 'ended with'} {words} at the end of its input"
+        return problem
 
     def interrupt(self) -> None:
         """Kill the process under whoever waits for its answer, in another thread."""
@@ -334,6 +340,10 @@ def _exit_words(code: int) -> str:
     if code > 128 and _signal_name(code - 128).startswith("SIG"):
         return f"exit code {code}, which a shell gives for {_signal_name(code - 128)}"
     return f"exit code {code}"
+
+
+def _names_signal(words: str) -> bool:
+    return "SIG" in words or "signal" in words
 
 
 def _signal_name(number: int) -> str:

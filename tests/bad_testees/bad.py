@@ -187,6 +187,8 @@ def main() -> None:
         forever()
     if HOW == "leaves-badly":
         raise SystemExit(9)
+    if HOW == "leaves-by-signal":
+        die_of_signal()
     if HOW == "last-word":
         put(b"bye\n")
 
