@@ -19,7 +19,10 @@ import msgspec
 
 from kvwire.errors import UsageError
 from kvwire.zmq import endpoints
+from kvwire.zmq.server_info import Config, DiscoveryError, read_bounded, read_config
 from kvwire_conform.targets import Target
+
+__all__ = ["Discovery", "DiscoveryError", "describe", "discover"]
 
 TIMEOUT = 10.0
 """Seconds that the whole look-up may take."""
@@ -32,20 +35,6 @@ MAX_RANKS = 1024
 
 _PATH = "/server_info"
 _DESCRIBED_FROM = "0.5.13"
-
-
-class DiscoveryError(UsageError):
-    """The server was asked and did not tell where its events are; the message says what to do.
-
-    Attributes:
-        code: ``server-unreachable`` when there was no usable HTTP answer, else ``no-kv-events``.
-    """
-
-    code = "no-kv-events"
-
-    def __init__(self, problem: str, *, code: str = "no-kv-events") -> None:
-        self.code = code
-        super().__init__(problem)
 
 
 class Discovery(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,10 +72,8 @@ class _Block(msgspec.Struct):
     replay_endpoint_host: str | None = None
 
 
-class _Config(msgspec.Struct):
+class _Config(Config):
     endpoint: str | None = None
-    replay_endpoint: str | None = None
-    bind: bool | None = None
 
 
 def discover(
@@ -124,7 +111,7 @@ def describe(info: Any, *, server: str, host: str) -> Discovery:
     if not isinstance(info, dict):
         raise DiscoveryError(f"{server}{_PATH} answered JSON that is no object: is this an SGLang server?")
     version = _version(info)
-    config = _config(info)
+    config = read_config(info, _Config)
     block = _block(info, server, version, config)
     connects = not _binds(block, config)
     # A publisher that connects dials this very address, so it is where we have to listen; on which of our interfaces it
@@ -200,7 +187,7 @@ def _get(base: str, host: str, token: str | None, timeout: float, max_bytes: int
     deadline = time.monotonic() + timeout
     try:
         with opener.open(urllib.request.Request(url, headers=headers), timeout=timeout) as answer:
-            body = _read(answer, url, deadline, max_bytes)
+            body = read_bounded(answer, url, deadline, max_bytes)
     except urllib.error.HTTPError as error:
         with error:
             raise DiscoveryError(_status(url, error.code)) from error
@@ -216,19 +203,6 @@ def _get(base: str, host: str, token: str | None, timeout: float, max_bytes: int
         raise DiscoveryError(
             f"{url} answered something that is no JSON ({error}): is this an SGLang server?"
         ) from error
-
-
-def _read(answer: Any, url: str, deadline: float, max_bytes: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while chunk := answer.read1(1 << 16):
-        size += len(chunk)
-        if size > max_bytes:
-            raise DiscoveryError(f"{url} answers with more than {max_bytes} bytes; SGLang's answer is some 100 kB")
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the answer did not end in time ({size} bytes so far)")
-        parts.append(chunk)
-    return b"".join(parts)
 
 
 def _status(url: str, code: int) -> str:
@@ -247,16 +221,6 @@ def _status(url: str, code: int) -> str:
 def _version(info: dict[str, Any]) -> str:
     version = info.get("version")
     return version if isinstance(version, str) else ""
-
-
-def _config(info: dict[str, Any]) -> _Config | None:
-    raw = info.get("kv_events_config")
-    if not isinstance(raw, str) or not raw:
-        return None
-    try:
-        return msgspec.json.decode(raw, type=_Config)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 def _block(info: dict[str, Any], server: str, version: str, config: _Config | None) -> _Block:

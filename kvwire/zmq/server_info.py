@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import msgspec
 
@@ -66,9 +66,14 @@ class _Block(msgspec.Struct):
     replay_endpoint_port_base: int | None = None
 
 
-class _Config(msgspec.Struct):
+class Config(msgspec.Struct):
+    """What is read of the raw ``--kv-events-config`` of SGLang."""
+
     replay_endpoint: str | None = None
     bind: bool | None = None
+
+
+ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 def is_server_url(text: str) -> bool:
@@ -113,7 +118,7 @@ def read(info: Any, *, address: str, host: str) -> Publishers:
         DiscoveryError: it names no publisher that can be listened to.
     """
     block = _block(info, address)
-    config = _config(info)
+    config = read_config(info, Config)
     live = Endpoint(transport="tcp", host=block.endpoint_host.strip("[]"), port=block.endpoint_port_base)
     # Without the configuration, a host that is told is one that can be dialled.
     binds = config is None or (publisher_binds(live, "sglang") if config.bind is None else config.bind)
@@ -157,12 +162,13 @@ def _block(info: Any, address: str) -> _Block:
     return block
 
 
-def _config(info: dict[str, Any]) -> _Config | None:
+def read_config(info: dict[str, Any], kind: type[ConfigT]) -> ConfigT | None:
+    """The raw configuration beside the block, as a `Config`; None where there is none that can be read."""
     raw = info.get("kv_events_config")
     if not isinstance(raw, str) or not raw:
         return None
     try:
-        return msgspec.json.decode(raw, type=_Config)
+        return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -171,7 +177,7 @@ def _reachable(told: str, host: str) -> str:
     return host if told in WILDCARD_HOSTS else told
 
 
-def _replay_host(block: _Block, config: _Config | None, binds: bool, host: str) -> str:
+def _replay_host(block: _Block, config: Config | None, binds: bool, host: str) -> str:
     if config is not None and config.replay_endpoint:
         try:
             return _reachable(parse(config.replay_endpoint).host, host)
@@ -202,17 +208,9 @@ def _get(url: str, host: str, token: str | None, timeout: float) -> bytes:
         headers["Authorization"] = f"Bearer {token}"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _SameHost(host))
     deadline = time.monotonic() + timeout
-    body = bytearray()
     try:
         with opener.open(urllib.request.Request(url, headers=headers), timeout=timeout) as answer:
-            while chunk := answer.read1(1 << 16):
-                body += chunk
-                if len(body) > MAX_BYTES:
-                    raise DiscoveryError(
-                        f"{url} answers with more than {MAX_BYTES} bytes; SGLang's answer is some 100 kB"
-                    )
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"the answer did not end in time ({len(body)} bytes so far)")
+            return read_bounded(answer, url, deadline, MAX_BYTES)
     except urllib.error.HTTPError as error:
         with error:
             hint = {401: "it wants its API key", 403: "it wants its API key", 404: "is this an SGLang server?"}
@@ -223,4 +221,19 @@ def _get(url: str, host: str, token: str | None, timeout: float) -> bytes:
             f"{url} could not be read: {reason}; is the engine up, and is this its HTTP address?",
             code="server-unreachable",
         ) from error
+
+
+def read_bounded(answer: Any, url: str, deadline: float, most: int) -> bytes:
+    """The body of an answer.
+
+    Raises:
+        DiscoveryError: more than ``most`` bytes. TimeoutError: it goes on past ``deadline`` (`time.monotonic`).
+    """
+    body = bytearray()
+    while chunk := answer.read1(1 << 16):
+        body += chunk
+        if len(body) > most:
+            raise DiscoveryError(f"{url} answers with more than {most} bytes; SGLang's answer is some 100 kB")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the answer did not end in time ({len(body)} bytes so far)")
     return bytes(body)
